@@ -1,0 +1,72 @@
+"""From a plan to its recordings: read what ships, ask for what is missing, or ask again.
+
+``ACQUIRE = "recorded"`` reads only; ``"missing"`` asks the stacks for cells without a recording;
+``"fresh"`` moves the plan to waves that nobody has recorded yet and asks all of it.
+"""
+
+import pyarrow as pa
+
+from helpers.evaluator import Acquisition, client_for, missing_cells
+from helpers.plan import add_keys
+from helpers.recordings import Recordings
+
+MODES = ("recorded", "missing", "fresh")
+
+
+def check_mode(acquire):
+    """Return the mode, or raise ValueError with the modes that exist."""
+    if acquire not in MODES:
+        raise ValueError(f"ACQUIRE = {acquire!r}; use one of {', '.join(MODES)}.")
+    return acquire
+
+
+def fresh_waves(plan, tables):
+    """The plan with its waves moved past every recorded wave of its stacks."""
+    recorded = [w for t in tables for w in t["wave"].to_pylist() if w is not None]
+    return plan.assign(wave=plan["wave"] + max(recorded, default=-1) + 1)
+
+
+async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="", order=None, budget_calls=None,
+                 timeout_s=None, progress=True):  # fmt: skip
+    """The keyed plan and an Arrow table of everything recorded for its stacks.
+
+    Parameters
+    ----------
+    plan : DataFrame from ``plan.make_plan``
+    stacks : dict of name to Stack
+    folder : path of the recordings
+    acquire : "recorded", "missing" or "fresh"
+    budget_calls : int, optional
+        Most calls that this run may make; None is no limit.
+    """
+    check_mode(acquire)
+    names = list(dict.fromkeys(plan["stack"]))
+    stores = {name: Recordings(folder, name) for name in names}
+    if acquire == "fresh":
+        plan = fresh_waves(plan, [store.table(["key", "wave"]) for store in stores.values()])
+    plan = add_keys(plan, study, stacks)
+    if acquire != "recorded":
+        for name in names:
+            await ask_missing(
+                plan, study, stacks[name], stores[name], section=section, order=order,
+                budget_calls=budget_calls, timeout_s=timeout_s, progress=progress,
+            )  # fmt: skip
+    tables = [store.table() for store in stores.values()]
+    return plan, pa.concat_tables(tables).sort_by("key")
+
+
+async def ask_missing(plan, study, stack, store, *, section="", order=None, budget_calls=None, timeout_s=None,
+                      progress=True):  # fmt: skip
+    """Ask one stack for the cells it has no recording of; returns the number of answers written.
+
+    Nothing is started and no key is needed when there is nothing to ask.
+    """
+    if not missing_cells(plan, study, stack, store, order=order):
+        return 0
+    with store.turn():
+        cells = missing_cells(plan, study, stack, store, order=order, section=section)
+        if not cells:
+            return 0
+        async with client_for(stack, timeout_s=timeout_s) as client:
+            run = Acquisition(store, stack, client, budget_calls=budget_calls, progress=progress)
+            return await run.run(cells)

@@ -1,0 +1,62 @@
+"""Channels: everything about the asking that can change the number is a field here."""
+
+from dataclasses import asdict, dataclass
+
+TEMPLATES = ("direct", "buffered", "matched")
+VIEWS = ("empty", "quote", "generated-128", "ungrounded-512", "source-only-512", "donor")
+AUTHORITIES = ("neutral", "evidence-primary")
+ORDERS = ("state-first", "state-last")
+READOUTS = ("joint", "binary")
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One evaluation channel; it travels with every number it produced.
+
+    ``view`` names the kind of derived text; ``view_state`` is None when the view belongs to the scored
+    state, else the state whose frozen view is shown (the crossed cells of the retrieval face).
+    """
+
+    template: str
+    view: str = "empty"
+    authority: str = "neutral"
+    source_order: str = "state-first"
+    readout: str = "joint"
+    stack: str = "qwen-1.5b"
+    view_state: int | None = None
+
+    def __post_init__(self):
+        allowed = {
+            "template": TEMPLATES, "authority": AUTHORITIES, "source_order": ORDERS, "readout": READOUTS
+        }  # fmt: skip
+        for field, values in allowed.items():
+            if getattr(self, field) not in values:
+                raise ValueError(f"channel {field} {getattr(self, field)!r}; use one of {', '.join(values)}.")
+        if self.view not in VIEWS:
+            raise ValueError(f"channel view {self.view!r}; use one of {', '.join(VIEWS)}.")
+        if self.template == "direct" and self.view != "empty":
+            raise ValueError("the direct template shows no view; use the buffered or the matched template.")
+        if self.readout == "binary" and self.template != "matched":
+            raise ValueError("the binary readout belongs to the matched template.")
+
+    def fields(self):
+        """The channel as a dict: the columns that identify it in a plan and in a recording."""
+        return asdict(self)
+
+
+CHANNEL_FIELDS = tuple(Channel("direct").fields())
+
+
+def direct(stack):
+    """The direct channel of the global replay."""
+    return Channel("direct", stack=stack)
+
+
+def generated(stack):
+    """The generated-view channel of the global replay."""
+    return Channel("buffered", "generated-128", stack=stack)
+
+
+def matched(view, stack, **fields):
+    """A cell of the matched cube, the bridge or the source-only intervention."""
+    return Channel("matched", view, stack=stack, **fields)

@@ -1,0 +1,501 @@
+"""Ask an evaluator: the openai client over HTTP, adaptive, durable, resumable.
+
+Every answer is on disk before it counts. A refused request is missing with its reason; a fault that
+may pass is tried again; a wrong key or an exhausted budget stops the run with one clear sentence.
+"""
+
+import asyncio
+import contextlib
+import html
+import json
+import math
+import os
+import random
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+
+import openai
+import pandas as pd
+from tenacity import AsyncRetrying, retry_if_exception_type
+from tqdm import tqdm
+
+from helpers import embedded
+from helpers.plan import CELL, cell_messages, in_order, request_body, request_parts
+from helpers.stacks import StackError
+
+ATTEMPTS = 6
+OUTAGE_S = 300.0  # how long an endpoint may be out of reach before a run gives up
+LONGEST_WAIT_S = 900.0  # a longer Retry-After ends the run: it is a quota, not a rate
+GRACE_S = 30.0  # how long a stopping run waits for answers that are paid for
+MOST_SPOILED = 0.2
+FIRST_LOOK = 20  # settled cells before the spoiled share is looked at
+TRANSIENT = (408, 409, 425, 429)
+SHOWN = 200  # characters of an answer that an error may show
+REDACTED_KEY = "[key]"
+
+
+class Unusable(Exception):
+    """An answer or a fault that a later attempt may mend.
+
+    ``wait`` is what the endpoint asked for, in seconds; ``offline`` means that the endpoint was not reached.
+    """
+
+    def __init__(self, reason, wait=None, overloaded=False, offline=False):
+        super().__init__(reason)
+        self.wait = wait
+        self.overloaded = overloaded
+        self.offline = offline
+
+
+class Refused(Exception):
+    """The endpoint has refused this request for good; the cell is missing with this reason."""
+
+
+class RunStopped(RuntimeError):
+    """The run cannot go on. Everything answered so far is recorded."""
+
+
+@dataclass
+class Pace:
+    """How many requests are in flight: doubles a round trip until the first cut, then grows by one.
+
+    A 429 halves the limit and pauses everyone for as long as the endpoint asked; a 5xx stops growth.
+    """
+
+    most: int
+    limit: float = 4.0
+    steady: bool = False
+    paused_until: float = 0.0
+    hold_until: float = 0.0
+    in_flight: int = 0
+    cuts: int = 0
+    _waiting: deque = field(default_factory=deque)
+
+    def __post_init__(self):
+        self.limit = float(min(self.limit, self.most))
+
+    @contextlib.asynccontextmanager
+    async def slot(self):
+        """Wait for a free place and for the end of a pause, hold the place for one attempt.
+
+        Leaving never suspends, so an answer that has arrived cannot be lost to a cancellation here.
+        """
+        while self.in_flight >= int(self.limit):
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        self.in_flight += 1
+        try:
+            while (delay := self.paused_until - time.monotonic()) > 0:
+                await asyncio.sleep(delay)
+            yield
+        finally:
+            self.in_flight -= 1
+            self._wake()
+
+    def _wake(self):
+        free = int(self.limit) - self.in_flight
+        while free > 0 and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                free -= 1
+
+    def went_well(self):
+        """One answer arrived: grow, unless growth is on hold."""
+        if time.monotonic() >= self.hold_until:
+            self.limit = min(self.most, self.limit + (1 / self.limit if self.steady else 1))
+
+    def overloaded(self, wait):
+        """A 429: halve, at most once a second, and pause."""
+        now = time.monotonic()
+        if now >= self.hold_until:
+            self.limit, self.steady, self.cuts = max(1.0, self.limit / 2), True, self.cuts + 1
+            self.hold_until = now + 1.0
+        self.paused_until = max(self.paused_until, now + (wait or 0.0))
+
+    def fault(self):
+        """A server fault: do not grow for two seconds."""
+        self.hold_until = max(self.hold_until, time.monotonic() + 2.0)
+
+
+def api_key(stack):
+    """The key of an API stack, from the environment variable that the stack names."""
+    key = os.environ.get(stack.key_variable or "")
+    if not key:
+        raise StackError(
+            f"{stack.name}: no API key. Set the environment variable {stack.key_variable} and run again; "
+            "or use ACQUIRE = \"recorded\", which needs none."
+        )
+    return key
+
+
+@contextlib.asynccontextmanager
+async def client_for(stack, *, slots=1, timeout_s=None):
+    """An AsyncOpenAI client for a stack; an embedded stack is served while the block runs."""
+    with contextlib.ExitStack() as held:
+        if stack.kind == "embedded":
+            base_url, key = await asyncio.to_thread(held.enter_context, embedded.running(stack, slots=slots))
+        else:
+            base_url, key = stack.base_url, api_key(stack)
+        client = openai.AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=timeout_s or stack.timeout_s)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+
+def without_key(text, key):
+    """A text in which the key, plain or as JSON writes it, is replaced."""
+    for form in (key, json.dumps(key)[1:-1]) if key else ():
+        text = text.replace(form, REDACTED_KEY)
+    return text
+
+
+def shown(text, key=None):
+    """At most 200 characters of an endpoint's text, escaped and without the key."""
+    text = " ".join(without_key(str(text), key).split())
+    return html.escape(text[:SHOWN])
+
+
+def retry_after(response):
+    """Seconds that a response asks to wait (``retry-after-ms``, or ``retry-after`` in seconds or as a date), or None."""
+    try:
+        return max(0.0, float(response.headers["retry-after-ms"]) / 1000)
+    except (KeyError, ValueError):
+        pass
+    text = response.headers.get("retry-after", "")
+    try:
+        seconds = float(text)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def classify_error(error, key):
+    """What a client error means: Unusable (try again), Refused (missing) or RunStopped (end)."""
+    if isinstance(error, (openai.APITimeoutError, TimeoutError)):
+        return Unusable("no answer within the time-out", offline=True)
+    if isinstance(error, openai.APIConnectionError):
+        return Unusable(f"connection failed ({type(error.__cause__).__name__})", offline=True)
+    if not isinstance(error, openai.APIStatusError):
+        return Unusable(f"unreadable answer ({type(error).__name__})")
+    code, text = error.status_code, shown(error.message, key)
+    if code in (401, 403):
+        return RunStopped(f"the endpoint refuses the key (HTTP {code}); check the key's environment variable.")
+    if code in (402, 404) or getattr(error, "code", None) == "insufficient_quota":
+        return RunStopped(f"the endpoint cannot serve this run (HTTP {code}): {text}")
+    if code not in TRANSIENT and code < 500:
+        return Refused(f"refused by the endpoint (HTTP {code}): {text}")
+    wait = retry_after(error.response)
+    if wait is not None and wait > LONGEST_WAIT_S:
+        return RunStopped(f"the endpoint asks to wait {wait:,.0f} s (HTTP {code}); run again after that.")
+    return Unusable(f"HTTP {code}: {text}", wait=wait, overloaded=code == 429)
+
+
+async def ask_once(client, body):
+    """One request over the wire: ``(answer text without the key, time asked, seconds taken)``.
+
+    Raises Unusable, Refused or RunStopped. The client's time-out holds for the whole answer, so that an
+    endpoint that sends a byte now and then cannot hold a run up.
+    """
+    asked_at, start, meaning = time.time(), time.monotonic(), None
+    try:
+        async with asyncio.timeout(_seconds(client.timeout)):
+            answer = await client.chat.completions.with_raw_response.create(**_client_arguments(body))
+    except (openai.OpenAIError, TimeoutError) as error:
+        meaning = classify_error(error, client.api_key)
+    if meaning is not None:  # raised here, so that the client's error and its request headers are let go
+        raise meaning
+    return without_key(answer.http_response.text, client.api_key), asked_at, time.monotonic() - start
+
+
+def _seconds(timeout):
+    return timeout if timeout is None or isinstance(timeout, (int, float)) else timeout.read
+
+
+def _text(value):
+    """A value as text that UTF-8 can hold, or None: what an endpoint sends may be of any type."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _count(value):
+    """A token count, or None where it is not one."""
+    is_count = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**31
+    return int(value) if is_count else None
+
+
+def _mapping(value):
+    return value if isinstance(value, dict) else {}
+
+
+def parse_answer(text, asked_at, seconds):
+    """The kept part of one chat-completion answer, as received; nothing is derived.
+
+    Raises Unusable when the text is no chat completion at all.
+    """
+    try:
+        answer = json.loads(text)
+        choice = answer["choices"][0]
+        finish, logprobs = choice.get("finish_reason"), choice.get("logprobs")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        raise Unusable(f"the answer is no chat completion: {shown(text)}") from None
+    if finish == "content_filter":
+        raise Refused("refused by the endpoint's content filter")
+    usage = _mapping(answer.get("usage"))
+    details = _mapping(usage.get("prompt_tokens_details"))
+    row = {
+        "sampled": _text(_mapping(choice.get("message")).get("content")),
+        "returned_model": _text(answer.get("model")),
+        "fingerprint": _text(answer.get("system_fingerprint")),
+        "response_id": _text(answer.get("id")),
+        "finish_reason": _text(finish),
+        "prompt_tokens": _count(usage.get("prompt_tokens")),
+        "cached_tokens": _count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
+        "completion_tokens": _count(usage.get("completion_tokens")),
+        "asked_at": round(asked_at, 3),
+        "seconds": round(seconds, 4),
+    }
+    return row | first_alternatives(logprobs)
+
+
+def first_alternatives(logprobs):
+    """Alternatives of the first generated token: ``tokens`` and ``logprobs``, else ``unread`` with what came."""
+    try:
+        top = logprobs["content"][0]["top_logprobs"]
+        pairs = [(_text(t["token"]), float(t["logprob"])) for t in top]
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        pairs = []
+    if not pairs or None in (token for token, _ in pairs):
+        return {"unread": _text(json.dumps(logprobs)[:4000])}
+    return {"tokens": [token for token, _ in pairs], "logprobs": [value for _, value in pairs]}
+
+
+class Acquisition:
+    """One run over one stack: what is missing is asked, in the declared order, and written.
+
+    Parameters
+    ----------
+    recordings : Recordings
+    stack : Stack
+    client : openai.AsyncOpenAI with ``max_retries=0``
+    budget_calls : int, optional
+        The run stops cleanly before it would ask more.
+    attempts, backoff_s, outage_s
+        Tries of one question, the unit of the growing pause between them, and for how long an endpoint
+        that cannot be reached at all is tried again, in seconds.
+    most_spoiled : float
+        The run stops when more than this share of the cells (after the first 20) came back without
+        log-probabilities, from another model, or not at all.
+    """
+
+    def __init__(self, recordings, stack, client, *, budget_calls=None, progress=True, attempts=ATTEMPTS, backoff_s=0.5,
+                 outage_s=OUTAGE_S, most_spoiled=MOST_SPOILED):  # fmt: skip
+        self.recordings = recordings
+        self.stack = stack
+        self.client = client
+        self.budget_calls = budget_calls
+        self.progress = progress
+        self.attempts = attempts
+        self.backoff_s = backoff_s
+        self.outage_s = outage_s
+        self.most_spoiled = most_spoiled
+        self.pace = Pace(most=stack.concurrency)
+        self.failures = {}
+        self.calls = 0
+        self.written = 0
+        self.spoiled = 0
+        self.settled = 0
+        self.last_answer = -math.inf
+        self._stopping = False
+        self._busy = set()
+
+    async def run(self, cells):
+        """Ask ``cells``, an iterable of ``(row fields, request body)``; returns how many answers were written.
+
+        Raises RunStopped when the run cannot go on and DataError when answers cannot be written; what has
+        arrived by then is written first, as far as the disk takes it.
+        """
+        cells = list(cells)
+        self._queue = asyncio.Queue()
+        self._todo = iter(cells)
+        bar = tqdm(total=len(cells), desc=f"asking {self.stack.name}", unit="cell", disable=not self.progress or None)
+        try:
+            with bar, self.recordings.writer() as write:
+                await self._ask_and_write(write, bar, len(cells))
+        finally:
+            with contextlib.suppress(Exception):  # a reason that cannot be noted must not hide the error that matters
+                self.recordings.note_failures(self.failures)
+        return self.written
+
+    async def _ask_and_write(self, write, bar, cells):
+        """Workers and the writer side by side: either one's failure ends both, and the queue is written."""
+        writer = asyncio.create_task(self._write(write, bar))
+        asking = asyncio.create_task(self._ask_all(cells))
+        try:
+            await asyncio.wait({writer, asking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._stopping = True
+            asking.cancel()  # no effect where it has ended; else the writer failed or the run was interrupted
+            await asyncio.gather(asking, return_exceptions=True)
+            self._queue.put_nowait(None)
+            await writer
+        if not asking.cancelled():
+            asking.result()
+
+    async def _ask_all(self, cells):
+        """All workers until the cells are through; the first one's failure stops the others."""
+        workers = {asyncio.create_task(self._work()) for _ in range(min(self.stack.concurrency, cells))}
+        try:
+            done, running = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION) if workers else ((), ())
+            self._stopping = True
+            paid = running & self._busy
+            for worker in running - paid:
+                worker.cancel()
+            if paid:  # their requests are out and will be charged: wait for the answers, ask nothing new
+                await asyncio.wait(paid, timeout=GRACE_S)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            results = await asyncio.gather(*workers, return_exceptions=True)
+        for error in results:
+            if isinstance(error, Exception):
+                raise error
+
+    async def _work(self):
+        for fields, body in self._todo:
+            spoiled = True
+            try:
+                row = await self._ask(body, fields)
+                spoiled = bool(row.get("unread")) or not self._expected(row["returned_model"])
+                reason = "log-probabilities or the right model are missing in the answer"
+            except (Refused, Unusable) as fault:
+                reason = str(fault)
+                if isinstance(fault, Unusable):
+                    reason = f"no usable answer after {self.attempts} attempts: {fault}"
+                self.failures[fields["key"]] = reason
+            self._look(spoiled, reason)
+            if self._stopping:
+                return
+
+    def _expected(self, model):
+        return not self.stack.returned_models or model in self.stack.returned_models
+
+    def _look(self, spoiled, reason):
+        """Stop before money is spent on answers that nobody can use."""
+        self.settled += 1
+        self.spoiled += spoiled
+        if spoiled and self.settled >= FIRST_LOOK and self.spoiled > self.most_spoiled * self.settled:
+            raise RunStopped(
+                f"{self.stack.name}: {self.spoiled} of {self.settled} cells came back without a usable answer, more "
+                f"than {self.most_spoiled:.0%}; the last one: {reason}. What was answered is recorded; look at "
+                f"`python -m helpers.probe {self.stack.name}` before running again."
+            )
+
+    async def _ask(self, body, fields):
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(Unusable), stop=self._give_up, wait=self._wait, reraise=True
+        )
+        started = time.monotonic()
+        try:
+            return await retrying(self._attempt, body, fields)
+        except Unusable as fault:
+            if fault.offline and self.last_answer < started and not self._stopping:
+                away = time.monotonic() - started
+                raise RunStopped(
+                    f"{self.stack.name}: the endpoint could not be reached for {away:.0f} s ({fault}); what was "
+                    "answered is recorded, run again to go on."
+                ) from None
+            raise
+
+    def _give_up(self, retry_state):
+        """After the last attempt; an endpoint that nobody reaches is tried for ``outage_s`` seconds."""
+        if self._stopping:
+            return True
+        tired = retry_state.attempt_number >= self.attempts
+        away = retry_state.seconds_since_start
+        lonely = retry_state.outcome.exception().offline and self.last_answer < time.monotonic() - away
+        return tired and not (lonely and away < self.outage_s)
+
+    def _wait(self, retry_state):
+        asked = retry_state.outcome.exception().wait
+        if asked is not None:
+            return asked + random.uniform(0, self.backoff_s)
+        return random.uniform(0.5, 1) * min(60.0, self.backoff_s * 2**retry_state.attempt_number)
+
+    async def _attempt(self, body, fields):
+        async with self.pace.slot():
+            if self.budget_calls is not None and self.calls >= self.budget_calls:
+                raise RunStopped(f"the budget of {self.budget_calls} calls is spent; what was answered is recorded.")
+            self.calls += 1
+            self._busy.add(asyncio.current_task())
+            try:
+                row = parse_answer(*await ask_once(self.client, body))
+            except Unusable as fault:
+                self.pace.overloaded(fault.wait) if fault.overloaded else self.pace.fault()
+                raise
+            finally:
+                self._busy.discard(asyncio.current_task())
+            self._queue.put_nowait({**fields, **row})  # here, so that nothing can come between answer and queue
+            self.last_answer = time.monotonic()
+            self.pace.went_well()
+            return row
+
+    async def _write(self, write, bar):
+        """Write in batches: whatever arrived while the last batch went to disk is the next one."""
+        last = False
+        while not last:
+            batch = [await self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            last = batch[-1] is None
+            rows = [row for row in batch if row is not None]
+            if rows:
+                await asyncio.to_thread(write, rows)
+                self.written += len(rows)
+                bar.update(len(rows))
+
+
+def _client_arguments(body):
+    """A request body as arguments of the client: fields it does not know travel in ``extra_body``."""
+    known = ("model", "messages", "logprobs", "top_logprobs", "max_tokens", "temperature", "seed", "logit_bias")
+    plain = {k: v for k, v in body.items() if k in known}
+    other = {k: v for k, v in body.items() if k not in known}
+    return {**plain, "extra_body": other or None}
+
+
+def unrecorded(plan, stack, recordings):
+    """Rows of a keyed plan that a stack has yet to answer, one per key."""
+    wanted = plan[plan["key"].notna() & (plan["stack"] == stack.name)].drop_duplicates("key")
+    return wanted[~wanted["key"].isin(recordings.keys())] if len(wanted) else wanted
+
+
+def missing_cells(plan, study, stack, recordings, *, order=None, section=""):
+    """Cells of a keyed plan that are not recorded: ``(row fields, request body)`` in declared order.
+
+    Equal requests of one wave are one question, however many cells share it.
+    """
+    todo = unrecorded(plan, stack, recordings)
+    rows = list(todo.itertuples(index=False))
+    cells = []
+    for row in (rows[position] for position in in_order(todo, study, order or stack.order)):
+        fields = {name: _plain(getattr(row, name)) for name in CELL}
+        fields |= {"key": row.key, "section": section, **request_parts(row, study, stack)}
+        cells.append((fields, request_body(cell_messages(row, study), stack)))
+    return cells
+
+
+def _plain(value):
+    """A plan value as JSON takes it: None for a missing one, Python numbers for numpy's."""
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,77 @@
+"""Freeze what later runs only read: traces from tasks, and views from states."""
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import openai
+from tqdm import tqdm
+
+from helpers import embedded
+from helpers.evaluator import client_for
+from helpers.views import freeze_views, load_views, view_id, wanted_views
+from helpers.workflow import Workflow, freeze
+
+SLOTS = 4  # texts generated side by side by the embedded server
+
+
+async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded", progress=True):
+    """The study with its frozen views; a live run generates the ones that are missing first.
+
+    Parameters
+    ----------
+    study : Study
+    kinds : list of str, kinds of generated views (``views.GENERATED``)
+    states : sequence of int
+    path : JSONL file that the views are read from and appended to
+    stack : Stack, the generator
+    acquire : "recorded" leaves the study as it is; "missing" and "fresh" generate what is not there
+    """
+    wanted = wanted_views(study.trajectories.values(), kinds, states)
+    missing = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in study.views]
+    if acquire == "recorded" or not missing:
+        return study
+    async with client_for(stack, slots=SLOTS) as client:
+        bar = tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress or None)
+        async for _ in freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS):
+            bar.update()
+        bar.close()
+    return dataclasses.replace(study, views=load_views(path, study.trajectories.values()))
+
+
+async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, library, progress=True):
+    """Run the workflow on every task that has no trajectory yet and append it; returns how many were run.
+
+    Parameters
+    ----------
+    tasks : list of task dicts
+    retriever : LibraryRetriever or PubMedRetriever
+    path : JSONL file of trajectories
+    stack : Stack, the actor's model
+    relevance : float, least relevance of an acquired document, in the retriever's unit
+    library : path of the library file, whose hash is kept in every row; None for live retrieval
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    loop = asyncio.get_running_loop()
+    async with client_for(stack) as client:
+
+        def ask(prompt, max_tokens):
+            call = client.chat.completions.create(
+                model=stack.model, messages=[{"role": "user", "content": prompt}], max_tokens=max_tokens, temperature=0
+            )
+            try:
+                return asyncio.run_coroutine_threadsafe(call, loop).result().choices[0].message.content or ""
+            except openai.OpenAIError as error:
+                raise RuntimeError(type(error).__name__) from None
+
+        workflow = Workflow(retriever, ask, relevance=relevance)
+        actor = {"stack": stack.name, "relevance": relevance, "support": workflow.support}
+        actor["library_sha256"] = embedded.file_sha256(library) if library else None
+        steps = freeze(tasks, workflow, path, actor)
+        bar = tqdm(total=len(tasks), desc="freezing traces", unit="trajectory", disable=not progress or None)
+        count = 0
+        while (number := await asyncio.to_thread(next, steps, None)) is not None:
+            count = number
+            bar.update()
+        bar.close()
+    return count

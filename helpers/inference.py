@@ -1,0 +1,185 @@
+"""Trajectory-block bootstrap: draw trajectories once, use the same draws for everything.
+
+A bootstrapped mean is (W @ sums) / (W @ counts), W the draw-by-trajectory counts, so a contrast of
+bootstrapped means is the bootstrapped contrast. A trajectory drawn twice counts twice.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+DRAWS = 10_000
+SEED = 20260716
+_BLOCK = 1 << 22  # draws times trajectories that are held at once
+
+
+class TooFewTrajectories(ValueError):
+    """Uncertainty over trajectories needs at least two of them."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A point estimate with an interval, both in ``unit``; ``n`` trajectories, ``observations`` values."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+    n: int
+    observations: int
+
+
+class TrajectoryDraws:
+    """Bootstrap draws of trajectories, shared by every quantity of a section.
+
+    Parameters
+    ----------
+    trajectory_ids : sequence of str
+        The section's trajectories; order does not matter, duplicates are one trajectory.
+    draws, seed : int
+        Number of draws and seed of the generator.
+    """
+
+    def __init__(self, trajectory_ids, draws=DRAWS, seed=SEED):
+        ids = np.asarray(list(trajectory_ids), dtype=object)
+        if pd.isna(ids).any():
+            raise ValueError("a transition has no trajectory_id, so it belongs to no block; fix the trace.")
+        self.ids = np.unique(ids.astype(str))
+        self.draws = int(draws)
+        self.seed = seed
+        if len(self.ids) < 2:
+            raise TooFewTrajectories(
+                f"{len(self.ids)} trajectory: an interval over trajectories needs at least two. Record more."
+            )
+
+    def __len__(self):
+        return len(self.ids)
+
+    def codes(self, trajectory_ids):
+        """Position of each given trajectory among the drawn ones; ValueError for an unknown one."""
+        names = np.asarray(trajectory_ids).astype(str)
+        codes = np.searchsorted(self.ids, names)
+        unknown = (codes == len(self.ids)) | (self.ids[np.minimum(codes, len(self.ids) - 1)] != names)
+        if unknown.any():
+            raise ValueError(f"trajectory {names[unknown][0]!r} is not among the drawn trajectories.")
+        return codes
+
+    def weights(self):
+        """Blocks of the (draws, n) matrix of counts, in order; the same on every call."""
+        n = len(self.ids)
+        rng = np.random.default_rng(self.seed)
+        rows = max(1, min(self.draws, _BLOCK // n))
+        for start in range(0, self.draws, rows):
+            size = min(rows, self.draws - start)
+            picks = rng.integers(n, size=(size, n), dtype=np.int32)
+            picks += np.arange(size, dtype=np.int32)[:, None] * n
+            yield np.bincount(picks.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+
+    def means(self, values, trajectory_ids):
+        """Point estimates and bootstrapped means of one or more quantities.
+
+        Parameters
+        ----------
+        values : (m,) or (m, q) array
+            Observations; NaN are left out of their quantity.
+        trajectory_ids : (m,) array
+            The trajectory of each observation.
+
+        Returns
+        -------
+        point : (q,) array; replicates : (draws, q) array
+            Observation-weighted means; NaN in a draw that holds no observation of a quantity.
+        """
+        values = np.asarray(values, float)
+        values = values[:, None] if values.ndim == 1 else values
+        sums, counts = self.totals(values, trajectory_ids)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            replicates = np.concatenate([(w @ sums) / (w @ counts) for w in self.weights()])
+            return sums.sum(0) / counts.sum(0), replicates
+
+    def totals(self, values, trajectory_ids):
+        """Sums and counts of (m, q) values per trajectory, each (n, q); NaN are left out."""
+        codes = self.codes(trajectory_ids)
+        seen = ~np.isnan(values)
+        shape = (len(self.ids), values.shape[1])
+        sums, counts = np.zeros(shape), np.zeros(shape)
+        for q in range(values.shape[1]):
+            sums[:, q] = np.bincount(codes[seen[:, q]], values[seen[:, q], q], minlength=shape[0])
+            counts[:, q] = np.bincount(codes[seen[:, q]], minlength=shape[0])
+        return sums, counts
+
+    def equal_strata_means(self, values, trajectory_ids, strata):
+        """Like :meth:`means`, but the mean of the strata's means: each stratum weighs the same.
+
+        ``strata`` gives each observation's stratum (the reviewed target id). A draw without one of the
+        strata has no value (NaN).
+        """
+        values = np.asarray(values, float)
+        values = values[:, None] if values.ndim == 1 else values
+        strata = np.asarray(strata)
+        parts = [self.means(np.where((strata == s)[:, None], values, np.nan), trajectory_ids) for s in np.unique(strata)]
+        return np.mean([p for p, _ in parts], axis=0), np.mean([r for _, r in parts], axis=0)
+
+
+def interval(replicates, level=0.95):
+    """Percentile interval over the first axis, NaN replicates left out: arrays low, high."""
+    tail = (1 - level) / 2
+    return tuple(np.nanquantile(np.asarray(replicates, float), [tail, 1 - tail], axis=0))
+
+
+def leave_one_out(values, trajectory_ids):
+    """Mean without each trajectory in turn: array over trajectories that hold a value, in sorted order."""
+    values = np.asarray(values, float)
+    kept = ~np.isnan(values)
+    _, codes = np.unique(np.asarray(trajectory_ids).astype(str)[kept], return_inverse=True)
+    sums, counts = np.bincount(codes, values[kept]), np.bincount(codes)
+    if len(counts) < 2:
+        raise TooFewTrajectories(f"{len(counts)} trajectory: leaving it out leaves nothing. Record more.")
+    return (sums.sum() - sums) / (counts.sum() - counts)
+
+
+def auc(scores, outcomes):
+    """Probability that a success outranks a failure; ties count half. NaN where a score is missing."""
+    scores, outcomes = np.asarray(scores, float), _both_outcomes(outcomes)
+    return _win_matrix(scores[outcomes], scores[~outcomes]).mean()
+
+
+def _both_outcomes(outcomes):
+    """Outcomes as booleans; ValueError where one is missing or all are the same."""
+    if pd.isna(np.asarray(outcomes, dtype=object)).any():
+        raise ValueError("a trajectory has no stored outcome; leave it out before ranking.")
+    outcomes = np.asarray(outcomes, bool)
+    if outcomes.all() or not outcomes.any():
+        raise ValueError("an AUC needs both outcomes; every trajectory here has the same.")
+    return outcomes
+
+
+def _win_matrix(success, failure):
+    """1 where a success outranks a failure, 0.5 on a tie, 0 below; NaN where either score is missing."""
+    wins = (success[:, None] > failure) + 0.5 * (success[:, None] == failure)
+    return np.where(np.isnan(success[:, None] + failure), np.nan, wins)
+
+
+def auc_draws(scores, outcomes, draws=DRAWS, seed=SEED):
+    """AUCs of several score columns over the same outcome-stratified draws.
+
+    Parameters
+    ----------
+    scores : (n, q) array, one row a trajectory
+    outcomes : (n,) array of bool
+
+    Returns
+    -------
+    point : (q,) array; replicates : (draws, q) array
+    """
+    scores, outcomes = np.asarray(scores, float), _both_outcomes(outcomes)
+    rng = np.random.default_rng(seed)
+    counts = []
+    for size in (int(outcomes.sum()), int((~outcomes).sum())):
+        picks = rng.integers(size, size=(draws, size)) + np.arange(draws)[:, None] * size
+        counts.append(np.bincount(picks.ravel(), minlength=draws * size).reshape(draws, size).astype(float))
+    wins = [_win_matrix(column[outcomes], column[~outcomes]) for column in scores.T]
+    scale = counts[0].shape[1] * counts[1].shape[1]
+    replicates = np.stack([((counts[0] @ w) * counts[1]).sum(axis=1) / scale for w in wins], axis=1)
+    return np.array([w.mean() for w in wins]), replicates

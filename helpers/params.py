@@ -1,0 +1,215 @@
+"""Profiles: a folder of YAML files under ``params/``, one a notebook and one they share.
+
+``python -m helpers.params PROFILE NOTEBOOK [NAME=value …]`` prints the merged parameters of a notebook. A misspelt
+profile, notebook or parameter is refused with the list of the right ones.
+"""
+
+import argparse
+import ast
+import re
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+
+import nbformat
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PARAMS = ROOT / "params"
+
+# What ``common.yml`` may set although no notebook declares it (yet).
+SHARED = (
+    "OUTPUT", "TASKS", "LIBRARY", "TRAJECTORIES", "VIEWS", "RECORDINGS", "PAPER", "ACQUIRE", "STACK", "SECOND_STACK",
+    "DRAWS", "SEED",
+)  # fmt: skip
+TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "list": list, "tuple": list, "dict": dict}
+
+
+class ParameterError(ValueError):
+    """A profile, a notebook or a parameter does not exist or fit. The message lists the ones that do."""
+
+
+def _suggest(name, known):
+    close = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def profiles(folder=PARAMS):
+    """Names of the profiles: the folders of ``params/``."""
+    return sorted(p.name for p in Path(folder).iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def notebooks(root=ROOT):
+    """Sources of all notebooks as ``{name: path}``, from ``notebooks/`` and ``notebooks/tools/``."""
+    found = sorted((Path(root) / "notebooks").rglob("*.ipynb"))
+    return {p.stem: p for p in found if ".ipynb_checkpoints" not in p.parts}
+
+
+def notebook_source(name, root=ROOT):
+    """Path of a notebook's source by its name."""
+    found = notebooks(root)
+    if name not in found:
+        raise ParameterError(f"no notebook {name!r}.{_suggest(name, found)} There are: {', '.join(found)}.")
+    return found[name]
+
+
+def _parameters_cell(notebook):
+    cells = nbformat.read(notebook, as_version=4).cells
+    tagged = [c for c in cells if "parameters" in c.metadata.get("tags", [])]
+    if len(tagged) != 1:
+        raise ParameterError(f"{notebook}: {len(tagged)} cells carry the tag 'parameters'; exactly one is needed.")
+    nodes = ast.parse(tagged[0].source).body
+    return [n for n in nodes if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+
+
+def declared(notebook):
+    """Parameters of a notebook's ``parameters`` cell: ``{name: default}``, literals only."""
+    return {node.target.id: ast.literal_eval(node.value) for node in _parameters_cell(notebook)}
+
+
+def annotations(notebook):
+    """Types of a notebook's parameters as they are written there: ``{name: "int | None"}``."""
+    return {node.target.id: ast.unparse(node.annotation) for node in _parameters_cell(notebook)}
+
+
+def load_profile(profile, notebook, root=ROOT):
+    """Parameters that a profile sets for a notebook: ``common.yml``, then the notebook's own file.
+
+    ``common.yml`` may hold names that other notebooks declare; a name in the notebook's own file must be declared
+    there. ``PROFILE`` is the profile's name, where the notebook declares it.
+    """
+    folder = Path(root) / "params"
+    if profile not in profiles(folder):
+        known = profiles(folder)
+        raise ParameterError(f"no profile {profile!r}.{_suggest(profile, known)} There are: {', '.join(known)}.")
+    known = declared(notebook_source(notebook, root))
+    common = _read(folder / profile / "common.yml")
+    own = _read(folder / profile / f"{notebook}.yml")
+    refuse_unknown(common, dict.fromkeys([*declared_anywhere(root), *SHARED]), f"params/{profile}/common.yml", "any")
+    refuse_unknown(own, known, f"params/{profile}/{notebook}.yml")
+    return {k: v for k, v in ({"PROFILE": profile} | common).items() if k in known} | own
+
+
+def declared_anywhere(root=ROOT):
+    """Names of the parameters of all notebooks, in order of first appearance."""
+    return list(dict.fromkeys(name for path in notebooks(root).values() for name in declared(path)))
+
+
+def merged(profile, notebook, overrides=(), *, shared=(), root=ROOT):
+    """The parameters a notebook runs with: profile, then overrides, each checked for name and type.
+
+    Parameters
+    ----------
+    overrides : sequence of "NAME=value" texts; each must be a parameter of this notebook
+    shared : the same, meant for several notebooks; what only another one declares is left out here
+    """
+    source = notebook_source(notebook, root)
+    values, known = load_profile(profile, notebook, root), declared(source)
+    if shared:
+        asked = with_overrides({}, shared, declared_anywhere(root), "any")
+        values |= {name: value for name, value in asked.items() if name in known}
+    values = with_overrides(values, overrides, known)
+    for name, annotation in annotations(source).items():
+        if name in values and not fits(values[name], annotation):
+            raise ParameterError(f"{notebook}: {name} = {values[name]!r} is no {annotation}; its default is {known[name]!r}.")
+    return values
+
+
+def with_overrides(values, overrides, known, owner="this"):
+    """Parameters with ``NAME=value`` texts from the command line; values are YAML literals."""
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ParameterError(f"the command line: {text!r} sets nothing; write NAME=value.")
+        refuse_unknown({name: None}, known, "the command line", owner)
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ParameterError(f"the command line: the value in {text!r} is not valid YAML; quote it.") from None
+        _refuse_text_number(name, value, "the command line")
+        values = {**values, name: value}
+    return values
+
+
+def split_settings(text):
+    """``"A=1 B=[x, y]"`` as ``["A=1", "B=[x, y]"]``: settings are parted where a new ``NAME=`` begins."""
+    return [part for part in re.split(r"\s+(?=[A-Za-z_]\w*=)", text.strip()) if part]
+
+
+def fits(value, annotation):
+    """Whether a value has the type that a parameters cell writes, such as ``int | None``; unknown types fit."""
+    for part in annotation.split("|"):
+        name = part.strip().partition("[")[0]
+        if name == "None" and value is None or name not in {*TYPES, "None"}:
+            return True
+        if name in TYPES and isinstance(value, TYPES[name]) and (name == "bool" or not isinstance(value, bool)):
+            return True
+    return False
+
+
+def refuse_unknown(values, known, where, owner="this"):
+    """Raise ParameterError for the first name that is not known."""
+    for name in values:
+        if name not in known:
+            raise ParameterError(
+                f"{where}: no parameter {name!r} in {owner} notebook.{_suggest(name, known)} "
+                f"There are: {', '.join(known)}."
+            )
+
+
+def _read(path):
+    if not path.exists():
+        return {}
+    where = "/".join(path.parts[-3:])
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ParameterError(f"{where}: not valid YAML: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(values, dict):
+        raise ParameterError(f"{where}: expected lines of `NAME: value`, found a {type(values).__name__}.")
+    for name, value in values.items():
+        _refuse_text_number(name, value, where)
+    return values
+
+
+def _refuse_text_number(name, value, where):
+    if isinstance(value, str) and _looks_numeric(value):
+        raise ParameterError(f"{where}: {name} is text ({value!r}); YAML reads 1e-3 as text, so write 1.0e-3.")
+
+
+def _looks_numeric(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def add_arguments(parser):
+    """The arguments that say which parameters a notebook gets; the executor takes the same ones."""
+    parser.add_argument("profile", help="a folder of params/")
+    parser.add_argument("notebook", help="a notebook by its name, without .ipynb")
+    parser.add_argument("overrides", nargs="*", metavar="NAME=value", help="a parameter of this notebook")
+    parser.add_argument("--set", default="", help="NAME=value texts in one, for whichever notebook has them")
+
+
+def from_arguments(options, root=ROOT):
+    """Merged parameters from parsed arguments."""
+    return merged(
+        options.profile, options.notebook, options.overrides, shared=split_settings(options.set), root=root
+    )  # fmt: skip
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m helpers.params", description=__doc__)
+    add_arguments(parser)
+    try:
+        print(yaml.safe_dump(from_arguments(parser.parse_args(arguments)), sort_keys=False, allow_unicode=True), end="")
+    except ParameterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

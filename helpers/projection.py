@@ -1,0 +1,89 @@
+"""Projection: the redacted text of a state that evaluators and generators read.
+
+A projection keeps the question and the evidence. It never holds what would tell the evaluator the
+answer or who asked: target, success, scores, labels, provider responses, ids, times, secrets.
+"""
+
+import json
+import re
+
+REDACTED = "[redacted]"
+
+# Words that condemn a key wherever they stand in it (camelCase and snake_case are split first).
+_FORBIDDEN_WORDS = frozenset(
+    "target gold success succeeded score scores correct correctness reward label labels logprob logprobs "
+    "secret secrets password passwd credential credentials authorization apikey cookie bearer "
+    "timestamp timestamps datetime latency elapsed duration provider completion completions fingerprint usage "
+    "overclaim expected".split()
+)
+_FORBIDDEN_KEYS = frozenset(
+    "answer_key claim_support citation_precision raw raw_response response responses api_key access_token "
+    "auth_token token tokens time date_time created updated started ended finished headers family"
+    .split()
+)  # fmt: skip
+_KEPT_IDS = frozenset({"doc_id", "candidate_id"})
+
+_FORBIDDEN_TEXT = re.compile(
+    r"""
+      \b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}                      # API keys
+    | \b(?:ghp|gho|xox[abp]|AKIA|hf)_?-?[A-Za-z0-9]{16,}     # tokens of common services
+    | \bBearer\s+[A-Za-z0-9._~+/=-]{8,}
+    | \b(?:api[_ -]?key|password|secret)\s*[:=]\s*\S+
+    | \b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2})?(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})?   # timestamps
+    | \b(?:chatcmpl|cmpl|req|resp|run|trace|thread|msg)[-_][A-Za-z0-9]{8,}             # request and trace ids
+    | \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b                 # UUIDs
+    | \b(?i:option|choice|label)\s+[A-D]\b                   # physical labels
+    | \b(?i:(?:correct|gold|reviewed|right)\s+(?:answer|target|label|option|candidate))\b(?:\s*(?:is|:|=)\s*\S+)?
+    | \b(?i:answer\s+key)\b(?:\s*(?:is|:|=)\s*\S+)?
+    | \b(?i:(?:final|overall)[_ ]score)\b(?:\s*(?:is|:|=)\s*\S+)?
+    | \b(?i:success)\s*[:=]\s*\S+
+    """,
+    re.VERBOSE,
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def forbidden_key(key):
+    """Whether a state key may not be shown to an evaluator."""
+    words = [w for w in re.split(r"[^A-Za-z0-9]+", _CAMEL.sub("_", str(key)).lower()) if w]
+    name = "_".join(words)
+    if name in _KEPT_IDS:
+        return False
+    is_id = words[-1:] in (["id"], ["ids"], ["uuid"]) or (len(words) > 1 and words[-1] == "at")
+    return is_id or name in _FORBIDDEN_KEYS or bool(_FORBIDDEN_WORDS.intersection(words))
+
+
+def redact(value):
+    """A JSON value without forbidden keys and with forbidden text replaced, at every depth."""
+    if isinstance(value, dict):
+        kept = {k: redact(v) for k, v in value.items() if not forbidden_key(k)}
+        full = {k: v for k, v in kept.items() if v not in ("", [], {}, None)}
+        return {**full, **{k: v for k, v in kept.items() if k not in full}}
+    if isinstance(value, list):
+        return [redact(v) for v in value]
+    if isinstance(value, str):
+        return _FORBIDDEN_TEXT.sub(REDACTED, value)
+    return value
+
+
+def project(state, observation=None):
+    """Projection of a state as JSON text, one field a line.
+
+    Parameters
+    ----------
+    state : dict
+        Keys in the order in which they were last written; empty ones go last.
+    observation : str, optional
+        What the step that led here reported; it stands at the end.
+    """
+    visible = redact(state)
+    if observation:
+        visible.pop("observation", None)
+        visible["observation"] = redact(observation)
+    return json.dumps(visible, ensure_ascii=False, indent=1)
+
+
+def projected_states(trajectory):
+    """Projections of x0 … x11, each post-step one with its step's observation."""
+    observations = [None, *(step.get("observation") for step in trajectory.steps)]
+    return [project(x, o) for x, o in zip(trajectory.states, observations, strict=True)]

@@ -1,0 +1,300 @@
+"""Record the study: views and evaluator answers, section by section, trajectory by trajectory.
+
+``python -m helpers.record plan``   what is planned, recorded and still to ask, with tokens, money and time
+``python -m helpers.record run``    generate missing views and ask what is missing; stop and go on at any time
+``python -m helpers.record verify`` ask a hash-drawn sample again and compare
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from helpers import sections
+from helpers.acquire import ask_missing
+from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells
+from helpers.freeze import obtain_views
+from helpers.params import ROOT, ParameterError, profiles
+from helpers.plan import add_keys, cell_messages, load_study, short_hash
+from helpers.recordings import Recordings
+from helpers.reducers import endpoint_margins, read_cells
+from helpers.stacks import StackError, load_stacks
+from helpers.tasks import DataError
+from helpers.views import ENDPOINTS, GENERATED
+
+CHARACTERS_PER_TOKEN = 4.0  # until a stack's own recordings say better
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section's part of the recording: how its plan is made and which frozen views it reads."""
+
+    name: str
+    plan: callable
+    kinds: tuple = ()
+    states: tuple = ENDPOINTS
+    first: int | None = None  # record the first so many trajectories of the file; None is all
+    order: str | None = None
+
+
+def recording_order(stack, second):
+    """Sections in the order in which they are recorded, so that a partial recording is useful."""
+    short, long = ("generated-128",), ("ungrounded-512", "source-only-512")
+    return [
+        Section("04_matched_cube", lambda ids: sections.matched_cube(ids, stack), short),
+        Section("06_source_only", lambda ids: sections.source_only(ids, stack), long),
+        Section("05_bridge", lambda ids: sections.bridge(ids, stack, second), short),
+        Section("05_bridge_wave_2", lambda ids: sections.bridge(ids, stack, second, waves=(1,)), short, first=6,
+                order="prefix-groups"),
+        Section("03_retrieval_face", lambda ids: sections.retrieval_face(ids, stack), short),
+        Section("01_global_replay", lambda ids: sections.global_replay(ids, stack), short, sections.ALL_STATES),
+        Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 6, "prefix-groups"),
+        Section("A1_controls", lambda ids: sections.controls(ids, stack), short, first=12),
+    ]  # fmt: skip
+
+
+@dataclass
+class Setting:
+    """What a profile's ``common.yml`` says about data and evaluators, read once."""
+
+    common: dict
+    stacks: dict
+
+    @classmethod
+    def of(cls, profile):
+        """Read a profile; ParameterError lists the profiles that exist."""
+        if profile not in profiles():
+            raise ParameterError(f"no profile {profile!r}; there are {', '.join(profiles())}.")
+        common = yaml.safe_load((ROOT / "params" / profile / "common.yml").read_text())
+        return cls(common, load_stacks())
+
+    def study(self, first=None):
+        """The profile's frozen inputs."""
+        c = self.common
+        return load_study(ROOT / c["TASKS"], ROOT / c["TRAJECTORIES"], ROOT / c["VIEWS"], first=first)
+
+    def chosen(self, names):
+        """The sections to record, all of them when no name is given."""
+        every = recording_order(self.common["STACK"], self.common["SECOND_STACK"])
+        if not names:
+            return every
+        unknown = set(names) - {s.name for s in every}
+        if unknown:
+            raise ParameterError(f"no section {sorted(unknown)}; there are {', '.join(s.name for s in every)}.")
+        return [s for s in every if s.name in names]
+
+    def store(self, name):
+        """The recordings of one stack."""
+        return Recordings(ROOT / self.common["RECORDINGS"], name)
+
+
+def section_ids(section, study):
+    """The trajectories that a section is recorded for."""
+    return list(study.trajectories)[: section.first]
+
+
+# -- plan -------------------------------------------------------------------------------------------
+
+
+def trie_share(prompts):
+    """Share of all prompt characters that are left when shared prefixes count once.
+
+    In sorted order the tree of prefixes grows by what each prompt does not share with the one before.
+    """
+    ordered = sorted(prompts)
+    total = sum(map(len, ordered))
+    shared = 0
+    for a, b in zip(ordered, ordered[1:], strict=False):
+        limit = min(len(a), len(b))
+        differs = next((i for i in range(limit) if a[i] != b[i]), limit)
+        shared += differs
+    return (total - shared) / total if total else 1.0
+
+
+def forecast(section, study, setting):
+    """One row a stack: calls, tokens, money and time that a section still needs."""
+    plan = add_keys(section.plan(section_ids(section, study)), study, setting.stacks)
+    rows = []
+    for name in dict.fromkeys(plan["stack"]):
+        stack, part = setting.stacks[name], plan[plan["stack"] == name]
+        store = setting.store(name)
+        recorded = part["key"].isin(store.keys())
+        todo = part[~recorded].drop_duplicates(["trajectory_id", "state", "template", "view", "authority", "layout", "assessed",
+                                                "source_order", "readout", "view_state", "wave"])  # fmt: skip
+        ready = todo[todo["key"].notna()]
+        prompts = ["".join(m["content"] for m in cell_messages(r, study)) for r in ready.itertuples(index=False)]
+        per_prompt = np.mean([len(p) for p in prompts]) / CHARACTERS_PER_TOKEN if prompts else np.nan
+        tokens = 0 if len(todo) == 0 else len(todo) * (per_prompt if np.isfinite(per_prompt) else 600)
+        fresh = tokens * (trie_share(prompts) if prompts else 0.35)
+        price, speed = stack.price, stack.tokens_per_s
+        seconds = (fresh / speed["prompt"] if stack.kind == "embedded" else tokens / speed["prompt"]) + (
+            len(todo) / speed["completion"] if stack.kind == "embedded" else 0
+        )
+        rows.append(
+            {
+                "section": section.name, "stack": name, "planned": part["key"].nunique(), "recorded": int(recorded.sum()),
+                "to ask": len(todo), "views to generate": int(part["key"].isna().any()) and _views_missing(section, study),
+                "prompt tokens": round(tokens), "of them new to the cache": round(fresh),
+                "money": round(tokens * price["input"] / 1e6 + len(todo) * price["output"] / 1e6, 2),
+                "money, cached input": round(
+                    (fresh * price["input"] + (tokens - fresh) * price["cached_input"]) / 1e6 + len(todo) * price["output"] / 1e6, 2
+                ),
+                "minutes": round(seconds / 60, 1),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _views_missing(section, study):
+    kinds = [k for k in section.kinds if k in GENERATED]
+    return sum(
+        study.view(name, state, kind) is None
+        for name in section_ids(section, study) for state in section.states for kind in kinds
+    )  # fmt: skip
+
+
+# -- run --------------------------------------------------------------------------------------------
+
+
+async def record(setting, names=(), *, first=None, progress=True):
+    """Generate views and ask what is missing, one trajectory after the other within each section."""
+    study = setting.study(first)
+    generator = setting.stacks[setting.common["STACK"]]
+    for section in setting.chosen(names):
+        study = await obtain_views_of(section, study, setting, generator, progress)
+        plan = add_keys(section.plan(section_ids(section, study)), study, setting.stacks)
+        for name in dict.fromkeys(plan["stack"]):
+            written = await ask_missing(
+                plan, study, setting.stacks[name], setting.store(name), section=section.name, order=section.order,
+                progress=progress,
+            )  # fmt: skip
+            print(f"{section.name}: {written} answers by {name}.", flush=True)
+
+
+async def obtain_views_of(section, study, setting, generator, progress):
+    """The study with every generated view that a section reads."""
+    few = {t: study.trajectories[t] for t in section_ids(section, study)}
+    part = type(study)(study.tasks, few, study.views)
+    kinds = [k for k in section.kinds if k in GENERATED]
+    path = ROOT / setting.common["VIEWS"]
+    done = await obtain_views(part, kinds, section.states, path, generator, acquire="missing", progress=progress)
+    return type(study)(study.tasks, study.trajectories, {**study.views, **done.views})
+
+
+def export(setting):
+    """Write the Parquet file of every stack that has a journal."""
+    for name in setting.stacks:
+        store = setting.store(name)
+        if store.journal.exists():
+            print(f"{store.parquet.name}: {store.export():,} recordings.")
+
+
+# -- verify -----------------------------------------------------------------------------------------
+
+
+async def verify(setting, count, *, first=None, progress=True):
+    """Ask a hash-drawn sample of recorded cells again and compare.
+
+    Whole endpoints (a state under a channel, all its layouts) are drawn, so that gains can be compared too.
+    Nothing is written to the recordings.
+
+    Returns
+    -------
+    dict: cells, mean and largest absolute difference of a label log-probability (nats), gains and their sign agreement
+    """
+    study = setting.study(first)
+    name = setting.common["STACK"]
+    stack, store = setting.stacks[name], setting.store(name)
+    plan = add_keys(sections.global_replay(list(study.trajectories), name), study, setting.stacks)
+    table = store.table()
+    plan = plan[plan["key"].isin(store.keys())]
+    if plan.empty:
+        raise DataError(f"{store.parquet}: nothing recorded for {name} to verify.")
+    sample = draw_transitions(plan, count)
+    scratch = Recordings(ROOT / ".work" / "verify", name)
+    scratch.journal.unlink(missing_ok=True)
+    async with client_for(stack) as client:
+        cells = missing_cells(sample, study, stack, scratch, section="verify")
+        await Acquisition(scratch, stack, client, progress=progress).run(cells)
+    return compare(sample, study, table, scratch.table())
+
+
+def draw_transitions(plan, count):
+    """Cells of hash-drawn transitions (both states under one channel), at least ``count`` cells."""
+    chosen, order = [], {}
+    for key, part in plan.groupby(["trajectory_id", "template"], sort=False):
+        for state in sorted(part["state"].unique())[:-1]:
+            order[short_hash([*key, int(state)])] = part[part["state"].isin([state, state + 1])].index
+    for digest in sorted(order):
+        chosen = sorted(set(chosen) | set(order[digest]))
+        if len(chosen) >= count:
+            break
+    return plan.loc[chosen]
+
+
+def compare(sample, study, recorded, fresh):
+    """How far two recordings of the same cells lie apart."""
+    old, new = read_cells(sample, recorded)[0], read_cells(sample, fresh)[0]
+    apart = np.abs(old - new)
+    gains = []
+    for table in (recorded, fresh):
+        ends = endpoint_margins(sample, study, table).set_index(["trajectory_id", "template", "state"])["margin"]
+        gains.append(ends.groupby(level=[0, 1]).diff().dropna())
+    both = pd.concat(gains, axis=1, join="inner").to_numpy()
+    agree = np.sign(both[:, 0]) == np.sign(both[:, 1])
+    return {
+        "cells": len(sample),
+        "log-probabilities compared": int(np.isfinite(apart).sum()),
+        "mean difference (nats)": float(np.nanmean(apart)),
+        "largest difference (nats)": float(np.nanmax(apart)),
+        "gains compared": len(agree),
+        "gain signs that agree": int(agree.sum()),
+        "largest gain difference (nats)": float(np.abs(both[:, 0] - both[:, 1]).max()) if len(both) else None,
+    }
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m helpers.record", description=__doc__)
+    parser.add_argument("action", choices=["plan", "run", "verify", "export"])
+    parser.add_argument("--profile", default="embedded")
+    parser.add_argument("--sections", nargs="*", default=[])
+    parser.add_argument("--first", type=int, default=None, help="only the first so many trajectories")
+    parser.add_argument("--count", type=int, default=64, help="verify: cells to ask again")
+    options = parser.parse_args(arguments)
+    try:
+        setting = Setting.of(options.profile)
+        if options.action == "plan":
+            study = setting.study(options.first)
+            rows = [row for s in setting.chosen(options.sections) for row in forecast(s, study, setting)]
+            frame = pd.DataFrame(rows)
+            print(frame.to_string(index=False))
+            print(f"\nin all: {frame['to ask'].sum():,} calls, about {frame['minutes'].sum():.0f} minutes, "
+                  f"{frame['money'].sum():.2f} USD; tokens are estimated at {CHARACTERS_PER_TOKEN} characters each.")  # fmt: skip
+        elif options.action == "run":
+            asyncio.run(record(setting, options.sections, first=options.first))
+            export(setting)
+        elif options.action == "export":
+            export(setting)
+        else:
+            outcome = asyncio.run(verify(setting, options.count, first=options.first))
+            path = ROOT / setting.common["OUTPUT"] / "verify.json"
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(outcome, indent=1) + "\n")
+            print("\n".join(f"{k}: {v:.4g}" if isinstance(v, float) else f"{k}: {v}" for k, v in outcome.items()))
+    except (DataError, StackError, ParameterError, RunStopped, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; everything answered so far is recorded, and the same command goes on from here.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

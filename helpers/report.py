@@ -1,0 +1,243 @@
+"""The report's form: one colour a channel, tables with the paper's numbers beside ours, computed sentences."""
+
+import base64
+import html
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from IPython.display import HTML, Markdown, display
+
+from helpers.inference import interval
+from helpers.params import ROOT
+from helpers.reducers import read_cells
+
+# Okabe and Ito's palette: distinct under the common colour-vision deficiencies.
+COLOURS = {
+    "direct": "#0072B2",
+    "generated": "#D55E00",
+    "quote": "#009E73",
+    "empty": "#7F7F7F",
+    "ungrounded": "#CC79A7",
+    "source-only": "#56B4E9",
+    "donor": "#E69F00",
+    "omega": "#333333",
+}
+COLUMNS = (
+    "id", "quantity", "cohort", "n_trajectories", "n_transitions", "estimate", "low", "high", "level", "unit",
+    "paper_estimate", "paper_low", "paper_high",
+)  # fmt: skip
+PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib", "seaborn", "openai")
+
+
+def use_style():
+    """The report's figure style: readable at page width, no chart junk."""
+    sns.set_theme(context="notebook", style="ticks", font_scale=1.0)
+    plt.rcParams.update({"figure.dpi": 110, "savefig.dpi": 160, "axes.spines.top": False, "axes.spines.right": False})
+    plt.rcParams.update({"figure.constrained_layout.use": True, "font.family": "DejaVu Sans", "pdf.fonttype": 42})
+    pd.set_option("display.max_colwidth", 80, "display.precision", 3, "display.width", 160)
+
+
+def output_folder(path):
+    """The profile's output folder under the repository, made if needed; a clear error if it is unwritable."""
+    folder = ROOT / path
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OSError(
+            f"{path}: cannot be written ({error.strerror}). Make the folder writable or set OUTPUT to another one."
+        ) from None
+    return folder
+
+
+def show_figure(figure, path, alt):
+    """Save a figure as PNG and PDF and show it with its alternative text."""
+    path = Path(path)
+    figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
+    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    plt.close(figure)
+    image = base64.b64encode(path.with_suffix(".png").read_bytes()).decode()
+    display({"image/png": image, "text/plain": alt}, raw=True)
+
+
+# -- tables -----------------------------------------------------------------------------------------
+
+
+def paper_numbers(path):
+    """The published numbers, indexed by id; nothing else in the report is typed in."""
+    return pd.read_csv(path).set_index("id")
+
+
+class Results:
+    """The section's exact table, one row a quantity, in the order in which they are added."""
+
+    def __init__(self, paper, section):
+        self.paper = paper
+        self.section = section
+        self.rows = []
+
+    def add(self, name, estimate, replicates=None, *, cohort, n=None, transitions=None, level=0.95,
+            unit=None, quantity=None, low=np.nan, high=np.nan):  # fmt: skip
+        """Add one quantity; its interval comes from bootstrap replicates, or from ``low`` and ``high``.
+
+        Text and unit are those of the published quantity of that id, unless given.
+        """
+        known = self.paper.loc[name] if name in self.paper.index else None
+        if replicates is not None:
+            low, high = interval(replicates, level)
+        row = {
+            "id": name,
+            "quantity": quantity or (known["quantity"] if known is not None else name),
+            "cohort": cohort,
+            "n_trajectories": n,
+            "n_transitions": transitions,
+            "estimate": float(estimate),
+            "low": float(low),
+            "high": float(high),
+            "level": level if np.isfinite(low) else np.nan,
+            "unit": unit or (known["unit"] if known is not None else "nats"),
+            "paper_estimate": float(known["estimate"]) if known is not None else np.nan,
+            "paper_low": float(known["low"]) if known is not None else np.nan,
+            "paper_high": float(known["high"]) if known is not None else np.nan,
+        }
+        self.rows.append(row)
+        return row
+
+    def __getitem__(self, name):
+        return next(row for row in self.rows if row["id"] == name)
+
+    def frame(self):
+        """All rows as a DataFrame with the declared columns."""
+        frame = pd.DataFrame(self.rows, columns=list(COLUMNS))
+        return frame.astype({"n_trajectories": "Int64", "n_transitions": "Int64"})
+
+    def unreported(self):
+        """Published ids of this section that have no row yet; a finished notebook has none."""
+        wanted = self.paper.index[self.paper["section"] == self.section]
+        return [name for name in wanted if name not in {row["id"] for row in self.rows}]
+
+    def write(self, folder):
+        """Write ``<section>.csv`` and return a table for reading: ours and the published numbers."""
+        self.frame().to_csv(Path(folder) / f"{self.section}.csv", index=False, float_format="%.6g", lineterminator="\n")
+        return pd.DataFrame(
+            {
+                "quantity": [row["quantity"] for row in self.rows],
+                "unit": [row["unit"] for row in self.rows],
+                "measured here": [amount(r["estimate"], r["low"], r["high"], r["unit"]) for r in self.rows],
+                "published": [amount(r["paper_estimate"], r["paper_low"], r["paper_high"], r["unit"]) for r in self.rows],
+            },
+            index=pd.Index([row["id"] for row in self.rows], name="id"),
+        )
+
+
+def completeness(plan, table, accepted_models=None):
+    """Planned, returned and complete cells per channel, and why the others are missing."""
+    values, reason, mass = read_cells(plan, table, accepted_models)
+    wanted = np.where((plan["readout"] == "binary").to_numpy(), 2, values.shape[1])
+    returned = np.isfinite(values).sum(axis=1)
+    answered = ~np.isin(reason.astype(str), ["not recorded", "view not frozen"])
+    frame = pd.DataFrame(
+        {
+            "channel": channel_names(plan),
+            "planned": 1,
+            "answered": answered,
+            "complete": reason == None,  # noqa: E711 - an array of objects
+            "labels": np.where(answered, wanted, 0),
+            "returned": np.where(answered, returned, 0),
+            "mass": mass,
+        }
+    )
+    groups = frame.groupby("channel", sort=False)
+    out = groups[["planned", "answered", "complete"]].sum()
+    with np.errstate(invalid="ignore"):
+        out["label coverage"] = groups["returned"].sum() / groups["labels"].sum()
+    out["label mass (mean)"] = groups["mass"].mean()
+    out["label mass (least)"] = groups["mass"].min()
+    why = pd.Series(reason, index=frame["channel"]).dropna().groupby(level=0, sort=False).value_counts()
+    out["missing because"] = [
+        "; ".join(f"{w}: {n}" for w, n in why[name].items()) if name in why.index.get_level_values(0) else "–"
+        for name in out.index
+    ]
+    return out
+
+
+def channel_names(plan):
+    """A short, unique name of each planned cell's channel, as an array."""
+    fields = ["template", "view", "authority", "source_order", "readout", "stack", "view_state"]
+    shown = [f for f in fields if plan[f].nunique(dropna=False) > 1 or f in ("template", "view")]
+    parts = plan[shown].astype("string").fillna("own state")
+    return parts.agg(" · ".join, axis=1).to_numpy()
+
+
+# -- numbers in words -------------------------------------------------------------------------------
+
+
+def _digits(low, high, unit):
+    if unit == "count":
+        return 0
+    if not (np.isfinite(low) and np.isfinite(high)) or high <= low:
+        return 3
+    return int(np.clip(np.ceil(-np.log10((high - low) / 2)) + 1, 1, 4))
+
+
+def amount(estimate, low=np.nan, high=np.nan, unit="nats"):
+    """A number rounded by its interval: ``+0.163 [0.102, 0.218]``; a dash when there is none."""
+    if not np.isfinite(estimate):
+        return "–"
+    d = _digits(low, high, unit)
+    sign = "+" if unit in ("nats", "AUC difference") else ""
+    text = f"{estimate:,.{d}f}" if unit == "count" else f"{estimate:{sign}.{d}f}"
+    return f"{text} [{low:.{d}f}, {high:.{d}f}]" if np.isfinite(low) and np.isfinite(high) else text
+
+
+def in_words(row):
+    """One result row as text with its unit, interval level and the published number."""
+    unit = {"count": "", "proportion": "", "AUC": "", "probability": ""}.get(row["unit"], f" {row['unit']}")
+    ours = amount(row["estimate"], row["low"], row["high"], row["unit"])
+    theirs = amount(row["paper_estimate"], row["paper_low"], row["paper_high"], row["unit"])
+    return f"{ours}{unit} (published: {theirs})"
+
+
+def side(low, high, above="above zero", below="below zero", neither="not separated from zero"):
+    """Where an interval lies relative to zero, in words."""
+    return above if low > 0 else below if high < 0 else neither
+
+
+def agreement(row):
+    """Whether a result agrees with the published number: sign, and overlap of the intervals."""
+    if not np.isfinite(row["estimate"]) or not np.isfinite(row["paper_estimate"]):
+        return "not comparable"
+    same = np.sign(row["estimate"]) == np.sign(row["paper_estimate"])
+    if not (np.isfinite(row["low"]) and np.isfinite(row["paper_low"])):
+        return "same sign" if same else "other sign"
+    overlap = row["low"] <= row["paper_high"] and row["paper_low"] <= row["high"]
+    return f"{'same' if same else 'other'} sign, intervals {'overlap' if overlap else 'apart'}"
+
+
+def finding(text):
+    """Show a computed sentence; it is tagged so that the overview and the index can quote it."""
+    display(Markdown(f"**Finding.** {text}"))
+
+
+def escaped(text):
+    """Show text from a trace, a view or a model: escaped, never interpreted."""
+    display(HTML(f"<pre style='white-space: pre-wrap'>{html.escape(str(text))}</pre>"))
+
+
+def colophon(stacks, table, plan):
+    """The last cell: versions, evaluator identity and how many recordings were used."""
+    used = set(plan["key"].dropna()) & set(table["key"].to_pylist())
+    rows = [("python", platform.python_version())]
+    rows += [(name, version(name)) for name in PACKAGES]
+    for stack in stacks:
+        rows += [(f"stack {stack.name}", json.dumps(stack.identity)), (f"sampling {stack.name}", json.dumps(stack.sampling))]
+    rows += [("recordings used", f"{len(used):,} of {plan['key'].nunique():,} planned questions")]
+    return pd.DataFrame(rows, columns=["what", "value"]).set_index("what")

@@ -1,0 +1,192 @@
+"""Tasks and library: read, validate, and keep the texts our own.
+
+A task is one question with three concrete candidates and one ``none-of-the-above`` candidate
+whose text says that the evidence is insufficient. The library is what the actor may retrieve.
+"""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+FAMILIES = ("intervention", "risk", "mechanism", "diagnostic", "insufficient-evidence")
+FALLBACK = "none-of-the-above"
+K = 4
+
+_LEAKS = re.compile(
+    r"\b(correct answer|right answer|answer key|gold (?:label|answer)|expert label|reviewed target"
+    r"|none-of-the-above|option [A-D]\b|CANDIDATE_\d+|answer-[a-z]\b)",
+    re.IGNORECASE,
+)
+_INSUFFICIENT = re.compile(r"\b(insufficient|not enough|inadequate|too little|cannot be)\b", re.I)
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+
+
+class DataError(ValueError):
+    """A frozen input is unusable. The message names the file, the line or id, and what to do."""
+
+
+def read_jsonl(path):
+    """Rows of a JSON Lines file as a list of dicts; DataError names the broken line."""
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file. Check the path in params/, or restore it from the repository.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text (byte {error.start}). Save the file as UTF-8.") from None
+    rows = []
+    # Not splitlines(): that also cuts at U+2028 and U+0085, which may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{path}, line {number}: not valid JSON ({error.msg} at column {error.colno}). "
+                "Repair or remove that line."
+            ) from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}.")
+        rows.append(row)
+    return rows
+
+
+def write_jsonl(path, rows):
+    """Write dicts as JSON Lines, UTF-8, one row a line, replacing the file in one step."""
+    path = Path(path)
+    partial = path.with_suffix(path.suffix + ".partial")
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _well_formed(task):
+    """Whether question and candidates have the types that the checks below rely on."""
+    candidates = task["candidates"]
+    return (
+        isinstance(task["question"], str)
+        and isinstance(candidates, list)
+        and all(isinstance(c, dict) and isinstance(c.get("candidate_id"), str) for c in candidates)
+    )
+
+
+def _leaks(question, texts, target):
+    """Where a label or the target shows in a task's own text; ``texts`` maps candidate id to text."""
+    leaks = []
+    for where, text in [("question", question), *texts.items()]:
+        found = _LEAKS.search(text)
+        if found:
+            leaks.append(f"{where} leaks a label or target ({found.group(0)!r}); reword it.")
+    statement = texts.get(target, "").rstrip(".").lower()
+    if len(statement.split()) > 4 and statement in question.lower():
+        leaks.append("the question states the target's text word for word; reword one of them.")
+    return leaks
+
+
+def task_problems(task):
+    """Every reason why one task is refused, as a list of sentences (empty when it is valid)."""
+    name = task.get("task_id") or "(no task_id)"
+    problems = []
+
+    def say(text):
+        problems.append(f"task {name}: {text}")
+
+    for field in ("task_id", "family", "question", "candidates", "target"):
+        if not task.get(field):
+            say(f"{field} is missing or empty.")
+    if problems or not _well_formed(task):
+        return problems or [f"task {name}: question must be text, candidates a list of {{candidate_id, text}} objects."]
+    if task["family"] not in FAMILIES:
+        say(f"family {task['family']!r} is unknown; use one of {', '.join(FAMILIES)}.")
+    candidates = task["candidates"]
+    ids = [c.get("candidate_id") for c in candidates]
+    if len(candidates) != K:
+        say(f"{len(candidates)} candidates; exactly {K} are needed.")
+    if len(set(ids)) != len(ids):
+        say(f"duplicate candidate ids in {ids}.")
+    if ids.count(FALLBACK) != 1:
+        say(f"{ids.count(FALLBACK)} candidates have the id {FALLBACK!r}; exactly one is needed.")
+    if task["target"] not in ids:
+        say(f"target {task['target']!r} is no candidate; the candidates are {ids}.")
+    texts = [str(c.get("text") or "").strip() for c in candidates]
+    for candidate_id, text in zip(ids, texts, strict=True):
+        if not text:
+            say(f"candidate {candidate_id} has an empty text.")
+        elif candidate_id == FALLBACK and not _INSUFFICIENT.search(text):
+            say(f"the text of {FALLBACK} must say that the evidence is insufficient: {text!r}.")
+    if len({t.lower() for t in texts}) != len(texts):
+        say("two candidates have the same text.")
+    problems += [f"task {name}: {leak}" for leak in _leaks(task["question"], dict(zip(ids, texts)), task["target"])]
+    return problems
+
+
+def validate_tasks(tasks):
+    """Return the tasks unchanged, or raise DataError with every problem found."""
+    problems = [p for task in tasks for p in task_problems(task)]
+    counts = Counter(task.get("task_id") for task in tasks)
+    problems += [f"task {i}: the task_id appears {n} times." for i, n in counts.items() if n > 1]
+    if problems:
+        raise DataError("\n".join(problems))
+    return tasks
+
+
+def validate_library(library):
+    """Return the library unchanged, or raise DataError: unique ``doc_id``, no empty summary."""
+    problems = []
+    for entry in library:
+        missing = [f for f in ("doc_id", "year", "design", "summary") if not entry.get(f)]
+        if missing:
+            problems.append(f"library entry {entry.get('doc_id', '(no doc_id)')}: missing {', '.join(missing)}.")
+    counts = Counter(entry.get("doc_id") for entry in library)
+    problems += [f"library entry {i}: the doc_id appears {n} times." for i, n in counts.items() if n > 1]
+    if problems:
+        raise DataError("\n".join(problems))
+    return library
+
+
+def load_tasks(path):
+    """Validated tasks of a JSONL file, in file order."""
+    return validate_tasks(read_jsonl(path))
+
+
+def load_library(path):
+    """Validated library entries of a JSONL file, in file order."""
+    return validate_library(read_jsonl(path))
+
+
+def counted_words(text, names=()):
+    """Lower-case words of a text without numbers, acronyms and the given names.
+
+    Figures, drug names, scales and trials are facts, not wording, so they do not count.
+    """
+    skip = {n.lower() for n in names}
+    words = []
+    for token in _WORD.findall(text):
+        letters = [c for c in token if c.isalpha()]
+        if any(c.isdigit() for c in token) or not letters:
+            continue
+        if sum(c.isupper() for c in letters) >= 2 or token.lower() in skip:
+            continue
+        words.append(token.lower())
+    return words
+
+
+def shared_runs(text, sources, names=(), length=8):
+    """Runs of ``length`` counted words that a text shares with any source text.
+
+    ``sources`` is the set made by :func:`source_runs`; returns a sorted list of strings.
+    """
+    words = counted_words(text, names)
+    runs = {tuple(words[i : i + length]) for i in range(len(words) - length + 1)}
+    return sorted(" ".join(run) for run in runs & sources)
+
+
+def source_runs(texts, names=(), length=8):
+    """All runs of ``length`` counted words in the source texts, as a set of tuples."""
+    runs = set()
+    for text in texts:
+        words = counted_words(text, names)
+        runs.update(tuple(words[i : i + length]) for i in range(len(words) - length + 1))
+    return runs

@@ -1,0 +1,118 @@
+"""Trajectories: x0 and one JSON merge patch (RFC 7396) per step, or full before/after states."""
+
+import copy
+from dataclasses import dataclass
+
+from helpers.tasks import DataError, read_jsonl
+
+STEPS = (
+    "classify", "plan", "validate_plan", "retrieve", "extract", "synthesize",
+    "audit", "revise", "verify", "post_audit", "finalize",
+)  # fmt: skip
+MODES = ("llm", "deterministic", "fallback")
+RETRIEVE = STEPS.index("retrieve")  # the step that takes state 3 to state 4
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One frozen trajectory: ``states[k]`` is x_k, ``steps[k]`` leads from x_k to x_{k+1}.
+
+    Dictionaries keep their keys in the order in which they were last written.
+    """
+
+    trajectory_id: str
+    task_id: str
+    states: tuple
+    steps: tuple
+    final_score: float | None
+    success: bool | None
+
+
+def apply_patch(state, patch):
+    """Merge patch of RFC 7396; a key that is written moves to the end of its object.
+
+    The order makes consecutive states share their beginning, and so do their prompts.
+    """
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    merged = dict(state) if isinstance(state, dict) else {}
+    for key, value in patch.items():
+        old = merged.pop(key, None)
+        if value is not None:
+            merged[key] = apply_patch(old, value)
+    return merged
+
+
+def make_patch(before, after):
+    """The merge patch that leads from one JSON object to another."""
+    patch = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        if key in before and before[key] == value:
+            continue
+        both = isinstance(value, dict) and isinstance(before.get(key), dict)
+        patch[key] = make_patch(before[key], value) if both else value
+    return patch
+
+
+def _step_states(row, where):
+    """States x0 … xn of one JSON row, from patches or from full before/after states."""
+    if "x0" not in row:
+        before = row["steps"][0].get("before") if row.get("steps") else None
+        if not isinstance(before, dict):
+            raise DataError(f"{where}: neither x0 nor a full before-state in the first step.")
+        row = {**row, "x0": before}
+    states = [row["x0"]]
+    for number, step in enumerate(row.get("steps", []), start=1):
+        if "patch" in step:
+            patch = step["patch"]
+        elif "after" in step:
+            if step.get("before", states[-1]) != states[-1]:
+                raise DataError(f"{where}, step {number}: its before-state is not the state after step {number - 1}.")
+            patch = make_patch(states[-1], step["after"])
+        else:
+            raise DataError(f"{where}, step {number} ({step.get('action')}): no after-state and no patch; export it again.")
+        states.append(apply_patch(states[-1], patch))
+    return states
+
+
+def parse_trajectory(row, where="trajectory"):
+    """One JSON row as a Trajectory; DataError names the file, line and step."""
+    name = row.get("trajectory_id")
+    where = f"{where} ({name or 'no trajectory_id'})"
+    if not name or not row.get("task_id"):
+        raise DataError(f"{where}: trajectory_id and task_id are needed; trajectories are what the bootstrap draws.")
+    steps = row.get("steps") or []
+    for number, (step, expected) in enumerate(zip(steps, STEPS, strict=False), start=1):
+        if step.get("action") != expected:
+            raise DataError(
+                f"{where}, step {number}: action {step.get('action')!r}, expected {expected!r}. "
+                f"The steps are {', '.join(STEPS)}."
+            )
+        if step.get("mode", "deterministic") not in MODES:
+            raise DataError(f"{where}, step {number}: mode {step['mode']!r} is not one of {', '.join(MODES)}.")
+    if len(steps) != len(STEPS):
+        raise DataError(f"{where}: {len(steps)} steps, expected {len(STEPS)}.")
+    return Trajectory(
+        name, row["task_id"], tuple(_step_states(row, where)), tuple(steps), row.get("final_score"), row.get("success")
+    )
+
+
+def load_trajectories(path, tasks=None):
+    """Trajectories of a JSONL file in file order; ids are unique and, given tasks, known."""
+    rows = read_jsonl(path)
+    found = [parse_trajectory(row, f"{path}, line {number}") for number, row in enumerate(rows, start=1)]
+    known = {task["task_id"] for task in tasks} if tasks is not None else None
+    seen = set()
+    for trajectory in found:
+        if trajectory.trajectory_id in seen:
+            raise DataError(f"{path}: trajectory_id {trajectory.trajectory_id!r} appears twice.")
+        seen.add(trajectory.trajectory_id)
+        if known is not None and trajectory.task_id not in known:
+            raise DataError(f"{path}: trajectory {trajectory.trajectory_id!r} belongs to unknown task {trajectory.task_id!r}.")
+    return found
+
+
+def acquired_artifact(trajectory):
+    """Whether the retrieve step added an evidence artifact."""
+    before, after = trajectory.states[RETRIEVE], trajectory.states[RETRIEVE + 1]
+    return len(after.get("artifacts") or []) > len(before.get("artifacts") or [])
