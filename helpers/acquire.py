@@ -6,8 +6,9 @@
 
 import pyarrow as pa
 
-from helpers.evaluator import Acquisition, client_for, missing_cells
+from helpers.evaluator import Acquisition, client_for, missing_cells, unrecorded
 from helpers.plan import add_keys
+from helpers.probe import ensure_probed
 from helpers.recordings import Recordings
 
 MODES = ("recorded", "missing", "fresh")
@@ -59,14 +60,18 @@ async def ask_missing(plan, study, stack, store, *, section="", order=None, budg
                       progress=True):  # fmt: skip
     """Ask one stack for the cells it has no recording of; returns the number of answers written.
 
-    Nothing is started and no key is needed when there is nothing to ask.
+    Nothing is started and no key is needed when there is nothing to ask. The first run over a stack probes
+    it; the probe's calls count against the budget. StackError where the probe refuses the stack.
     """
-    if not missing_cells(plan, study, stack, store, order=order):
+    if unrecorded(plan, stack, store).empty:
         return 0
-    with store.turn():
+    async with store.my_turn():
         cells = missing_cells(plan, study, stack, store, order=order, section=section)
         if not cells:
             return 0
+        readouts = {fields["readout"] for fields, _ in cells}
         async with client_for(stack, timeout_s=timeout_s) as client:
-            run = Acquisition(store, stack, client, budget_calls=budget_calls, progress=progress)
+            spent = await ensure_probed(stack, client, store, readouts=readouts, budget_calls=budget_calls)
+            left = None if budget_calls is None else budget_calls - spent
+            run = Acquisition(store, stack, client, budget_calls=left, progress=progress)
             return await run.run(cells)

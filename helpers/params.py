@@ -111,7 +111,9 @@ def merged(profile, notebook, overrides=(), *, shared=(), root=ROOT):
     values = with_overrides(values, overrides, known)
     for name, annotation in annotations(source).items():
         if name in values and not fits(values[name], annotation):
-            raise ParameterError(f"{notebook}: {name} = {values[name]!r} is no {annotation}; its default is {known[name]!r}.")
+            raise ParameterError(
+                f"{notebook}: {name} = {values[name]!r} is no {annotation}; its default is {known[name]!r}."
+            )
     return values
 
 
@@ -191,20 +193,22 @@ def add_arguments(parser):
     parser.add_argument("notebook", help="a notebook by its name, without .ipynb")
     parser.add_argument("overrides", nargs="*", metavar="NAME=value", help="a parameter of this notebook")
     parser.add_argument("--set", default="", help="NAME=value texts in one, for whichever notebook has them")
+    parser.add_argument("--only", action="store_true", help="--set is meant for this notebook alone")
 
 
 def from_arguments(options, root=ROOT):
     """Merged parameters from parsed arguments."""
-    return merged(
-        options.profile, options.notebook, options.overrides, shared=split_settings(options.set), root=root
-    )  # fmt: skip
+    asked = split_settings(options.set)
+    own, shared = (asked, []) if options.only else ([], asked)
+    return merged(options.profile, options.notebook, [*own, *options.overrides], shared=shared, root=root)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m helpers.params", description=__doc__)
     add_arguments(parser)
     try:
-        print(yaml.safe_dump(from_arguments(parser.parse_args(arguments)), sort_keys=False, allow_unicode=True), end="")
+        values = from_arguments(parser.parse_intermixed_args(arguments))
+        print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
     except ParameterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

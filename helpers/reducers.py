@@ -333,8 +333,8 @@ def transition_gains(margins, *, column="margin", by):
             f"{twice['state'].iloc[0]} fall into one column; pass one wave, or name in `by` what tells them apart."
         )
     wide = margins.pivot_table(index=["trajectory_id", "state"], columns=by, values=column, dropna=False, sort=False)
-    wide = wide.reindex(pd.MultiIndex.from_product([margins["trajectory_id"].unique(), sorted(margins["state"].unique())],
-                                                   names=["trajectory_id", "state"]))  # fmt: skip
+    grid = [margins["trajectory_id"].unique(), sorted(margins["state"].unique())]
+    wide = wide.reindex(pd.MultiIndex.from_product(grid, names=["trajectory_id", "state"]))
     gains = wide.groupby(level="trajectory_id", sort=False).diff()
     first = gains.index.get_level_values("state") == margins["state"].min()
     return gains[~first].rename_axis(["trajectory_id", "step"])

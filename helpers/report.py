@@ -68,6 +68,27 @@ def show_figure(figure, path, alt):
     display({"image/png": image, "text/plain": alt}, raw=True)
 
 
+def forest(axis, rows, *, colours, labels=None, notes=None):
+    """Points with intervals, one line a result row, first on top; ``notes`` stand at the right edge.
+
+    Parameters
+    ----------
+    rows : list of result rows (dicts with estimate, low, high)
+    colours : list of colours, one a row
+    labels, notes : lists of str, optional
+        Line labels (the quantity by default) and text such as counts or n.
+    """
+    place = np.arange(len(rows))[::-1]
+    axis.axvline(0, color="0.5", lw=1, ls="--")
+    for y, row, colour in zip(place, rows, colours, strict=True):
+        axis.plot([row["low"], row["high"]], [y, y], color=colour, lw=2)
+        axis.plot(row["estimate"], y, "o", color=colour, ms=7)
+    axis.set_yticks(place, labels or [row["quantity"] for row in rows])
+    axis.set_ylim(-0.6, len(rows) - 0.4)
+    for y, note in zip(place, notes or [], strict=False):
+        axis.annotate(note, (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=9)
+
+
 # -- tables -----------------------------------------------------------------------------------------
 
 

@@ -100,7 +100,9 @@ class PubMedRetriever:
         except urllib.error.HTTPError as error:
             raise RetrievalError(f"E-utilities {call}: HTTP {error.code}; {_advice(error.code)}.") from None
         except (OSError, http.client.HTTPException) as error:
-            raise RetrievalError(f"E-utilities {call}: no answer ({type(error).__name__}); check the network.") from None
+            raise RetrievalError(
+                f"E-utilities {call}: no answer ({type(error).__name__}); check the network."
+            ) from None
         except RuntimeError as error:  # an ERROR element inside well-formed XML
             said = str(error).replace(self.entrez.api_key or "\0", "[key]")
             raise RetrievalError(f"E-utilities {call}: the service reported: {said[:200]}") from None

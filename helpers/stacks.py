@@ -5,6 +5,8 @@ from pathlib import Path
 
 import yaml
 
+NEEDED = {"embedded": ("file", "sha256"), "api": ("base_url", "key_variable")}
+ORDERS = ("prefix", "hash")
 STACKS = Path(__file__).resolve().parent.parent / "params" / "stacks.yml"
 
 
@@ -50,15 +52,38 @@ class Stack:
 
 
 def load_stacks(path=STACKS):
-    """All stacks of a YAML file as ``{name: Stack}``; StackError names an unknown field."""
-    rows = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    stacks = {}
-    for name, row in rows.items():
-        try:
-            stacks[name] = Stack(name=name, **row)
-        except TypeError as error:
-            raise StackError(f"{path}: stack {name!r}: {str(error).split('__init__() ')[-1]}.") from None
-    return stacks
+    """All stacks of a YAML file as ``{name: Stack}``; StackError names the file, the stack and the field."""
+    try:
+        rows = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StackError(f"{path}: cannot be read ({error.strerror}); restore it from the repository.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise StackError(
+            f"{path}{where}: not valid YAML ({getattr(error, 'problem', 'not UTF-8')}); repair it."
+        ) from None
+    if not isinstance(rows, dict) or not rows:
+        raise StackError(f"{path}: holds no stacks; each is a name with its fields below it.")
+    return {name: _stack(path, name, row) for name, row in rows.items()}
+
+
+def _stack(path, name, row):
+    where = f"{path}: stack {name!r}"
+    if not isinstance(row, dict):
+        raise StackError(f"{where}: expected fields, found {type(row).__name__}.")
+    try:
+        stack = Stack(name=name, **row)
+    except TypeError as error:
+        raise StackError(f"{where}: {str(error).split('__init__() ')[-1]}.") from None
+    if stack.kind not in NEEDED:
+        raise StackError(f"{where}: kind {stack.kind!r} is unknown; use one of {', '.join(NEEDED)}.")
+    if stack.order not in ORDERS:
+        raise StackError(f"{where}: order {stack.order!r} is unknown; use one of {', '.join(ORDERS)}.")
+    missing = [field_name for field_name in NEEDED[stack.kind] if not getattr(stack, field_name)]
+    if missing:
+        raise StackError(f"{where}: {', '.join(missing)} missing, which a stack of kind {stack.kind} needs.")
+    return stack
 
 
 def load_stack(name, path=STACKS):

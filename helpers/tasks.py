@@ -118,7 +118,8 @@ def task_problems(task):
             say(f"the text of {FALLBACK} must say that the evidence is insufficient: {text!r}.")
     if len({t.lower() for t in texts}) != len(texts):
         say("two candidates have the same text.")
-    problems += [f"task {name}: {leak}" for leak in _leaks(task["question"], dict(zip(ids, texts)), task["target"])]
+    by_id = dict(zip(ids, texts, strict=True))
+    problems += [f"task {name}: {leak}" for leak in _leaks(task["question"], by_id, task["target"])]
     return problems
 
 

@@ -3,11 +3,15 @@
 import asyncio
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
+import openai
+
 from helpers.projection import projected_states
 from helpers.prompts import generator_messages
+from helpers.stacks import StackError
 from helpers.tasks import DataError, read_jsonl
 from helpers.traces import RETRIEVE
 
@@ -16,6 +20,7 @@ GENERATED = {
     "ungrounded-512": {"max_tokens": 512, "source_only": False},
     "source-only-512": {"max_tokens": 512, "source_only": True},
 }
+FROZEN = (*GENERATED, "donor")  # a donor is another trajectory's view, chosen once
 QUOTE_LINES = 24
 # Fields whose lines a quote may hold: evidence and what was concluded from it, not the question or the plan.
 QUOTE_FIELDS = ("artifacts", "evidence", "answer", "citations", "issues", "verification", "observation")
@@ -43,15 +48,21 @@ def view_id(trajectory_id, state, kind):
 
 
 def load_views(path, trajectories):
-    """Frozen views as ``{view_id: text}``; DataError for a view of a state that does not exist."""
+    """Frozen views as ``{view_id: text}``; DataError for an unusable row or a view of a state that does not exist."""
     states = {t.trajectory_id: len(t.states) for t in trajectories}
     views = {}
     for number, row in enumerate(read_jsonl(path), start=1):
         where = f"{path}, line {number}"
         if row.get("trajectory_id") not in states:
             raise DataError(f"{where}: view of unknown trajectory {row.get('trajectory_id')!r}; remove the line.")
-        if not isinstance(row.get("state"), int) or not 0 <= row["state"] < states[row["trajectory_id"]]:
+        if type(row.get("state")) is not int or not 0 <= row["state"] < states[row["trajectory_id"]]:
             raise DataError(f"{where}: view of state {row.get('state')!r}, which {row['trajectory_id']} does not have.")
+        if row.get("kind") not in FROZEN:
+            raise DataError(
+                f"{where}: unknown kind {row.get('kind')!r}; a frozen view is one of {', '.join(GENERATED)}."
+            )
+        if not isinstance(row.get("text"), str):
+            raise DataError(f"{where}: the view has no text; remove the line and freeze it again.")
         key = view_id(row["trajectory_id"], row["state"], row["kind"])
         if key in views:
             raise DataError(f"{where}: a second view {key}; a view is frozen once, so remove one of them.")
@@ -78,46 +89,280 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4):
     Yields
     ------
     dict, the row that was written. A second call goes on where the first was stopped.
+
+    Raises
+    ------
+    StackError when the generator fails: nothing new is asked then, and what is under way is still written.
     """
     path = Path(path)
     rows = read_jsonl(path) if path.exists() else []
     done = {view_id(r["trajectory_id"], r["state"], r["kind"]) for r in rows}
-    todo = iter([w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in done])
-    arrived = asyncio.Queue()
+    todo = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in done]
+    gate, stop = asyncio.Semaphore(at_once), asyncio.Event()
 
     async def one(trajectory, state, kind):
-        rule = GENERATED[kind]
-        text = projected_states(trajectory)[state]
-        messages = generator_messages(tasks[trajectory.task_id], text, source_only=rule["source_only"])
+        async with gate:
+            if stop.is_set():
+                return None
+            try:
+                row = await generated_view(trajectory, state, kind, tasks[trajectory.task_id], stack, client)
+            except BaseException:
+                stop.set()
+                raise
+            _append(path, row)
+            return row
+
+    running = [asyncio.ensure_future(one(*w)) for w in todo]
+    try:
+        for finished in asyncio.as_completed(running):
+            if row := await finished:
+                yield row
+    except asyncio.CancelledError:
+        for task in running:
+            task.cancel()
+        raise
+    finally:
+        stop.set()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def generated_view(trajectory, state, kind, task, stack, client):
+    """Ask the generator for one view; the row to freeze. StackError names the view when there is no text."""
+    rule = GENERATED[kind]
+    messages = generator_messages(task, projected_states(trajectory)[state], source_only=rule["source_only"])
+    where = f"{stack.name}: view {view_id(trajectory.trajectory_id, state, kind)}"
+    try:
         answer = await client.chat.completions.create(
             model=stack.model, messages=messages, temperature=0, max_tokens=rule["max_tokens"]
         )
-        choice = answer.choices[0]
-        return {
-            "trajectory_id": trajectory.trajectory_id,
-            "state": state,
-            "kind": kind,
-            "text": choice.message.content or "",
-            "finish_reason": choice.finish_reason,
-            "stack": stack.name,
-            "identity": stack.identity,
-            "prompt_sha256": hashlib.sha256(json.dumps(messages).encode()).hexdigest(),
-            "prompt_tokens": answer.usage.prompt_tokens,
-            "completion_tokens": answer.usage.completion_tokens,
-        }
+    except openai.OpenAIError as error:
+        said = " ".join(str(error).replace(client.api_key or "\0", "[key]").split())[:200]
+        raise StackError(f"{where}: {type(error).__name__}: {said} Run again; what was written is kept.") from None
+    choice = answer.choices[0] if answer.choices else None
+    if not choice or not choice.message.content:
+        raise StackError(f"{where}: the generator returned no text; look at the endpoint and run again.")
+    return {
+        "trajectory_id": trajectory.trajectory_id,
+        "state": state,
+        "kind": kind,
+        "text": choice.message.content,
+        "finish_reason": choice.finish_reason,
+        "stack": stack.name,
+        "identity": stack.identity,
+        "prompt_sha256": hashlib.sha256(json.dumps(messages).encode()).hexdigest(),
+        "prompt_tokens": answer.usage.prompt_tokens if answer.usage else None,
+        "completion_tokens": answer.usage.completion_tokens if answer.usage else None,
+    }
 
-    async def work():
-        # Workers take the next view in order, so that neighbouring states share the server's prompt cache.
-        for triple in todo:
-            await arrived.put(await one(*triple))
 
-    workers = asyncio.gather(*(work() for _ in range(at_once)))
-    workers.add_done_callback(lambda _: arrived.put_nowait(None))
+def _append(path, row):
+    """Append one JSON line, on disk when this returns; a last line without its line end gets one first."""
+    with path.open("ab+") as out:
+        if out.tell():
+            out.seek(-1, os.SEEK_END)
+            if out.read(1) != b"\n":
+                out.write(b"\n")
+        out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+        out.flush()
+        os.fsync(out.fileno())
+
+
+# -- support claims of a generated view ------------------------------------------------------------
+
+_ALIAS = re.compile(r"\W*candidate[ _-]?0?([1-4])(?!\d)", re.IGNORECASE)
+_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)(?:"|(\\?\Z))|([{}\[\],:])|([^\s{}\[\],:"][^{}\[\],:"\n]*)', re.DOTALL)
+_AGAINST = re.compile(
+    r"contradict|against|missing|absen|lack|unsupport|ambig|unresolv|uncertain|insufficien|refut|oppos|conflict|\bgaps?\b"
+    r"|\bnot?\b|\bnon\b"
+)
+_NOTHING = re.compile(
+    r"\W*(?:none|no|nil|null|false|n\W?a|nothing|unknown|unclear|missing|absent|empty|unavailable|insufficient"
+    r"|inadequate|unsupported|(?:not|none|nothing) (?:\w+ ){0,2}(?:provided|available|applicable|found|given|present"
+    r"|stated|mentioned|specified|identified|reported|supported|sufficient))\W*",
+    re.IGNORECASE,
+)
+_EVIDENCE = (
+    r"(?:evidence|support|information|data|facts?|details?|stud(?:y|ies)|sources?|mention|statement|artifacts?|proof)"
+)
+_KIND = (  # words that may stand between "no" and "evidence"
+    r"(?:a|any|and|or|the|direct|explicit|specific|clear|relevant|factual|substantive|supporting|supportive"
+    r"|contradicting|further|additional|available|such|sufficient|concrete|empirical|strong|reliable|scientific"
+    r"|clinical|quantitative|conclusive)"
+)
+_MARK = re.compile(r"\W*(?:missing|absent|insufficient|unavailable|not (?:provided|available))\W*", re.IGNORECASE)
+_ABSENT = re.compile(
+    rf"""
+      \b(?:no|without|lacks?|lacking|absence\ of|lack\ of|insufficient|inadequate|missing|absent|not\ enough
+         |unavailable)\s+(?:{_KIND}\s+){{0,4}}{_EVIDENCE}\b
+    | \b{_EVIDENCE}\b(?:\s+[\w-]+){{0,8}}\s+(?:(?:is|are|was|were)\s+(?:[\w-]+\s+)?)?
+         (?:missing|absent|insufficient|inadequate|lacking|unavailable|empty|not\ (?:found|given|present|reported))\b
+    | (?:\b(?:not|never|cannot\ be)|n't)\s+(?:[\w-]+\s+){{0,2}}(?:provided?|available|stated?|mention(?:ed)?
+         |specif(?:y|ied)|included?|contain(?:ed)?|address(?:ed)?|support(?:ed)?|sufficient)\b
+    | \binsufficient\ to\b
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def supported_candidates(view_text, fallback=3, *, stand_in=True):
+    """Positions (0 … 3) of the concrete candidates that a generated view claims support for.
+
+    Parameters
+    ----------
+    view_text : str
+        JSON-like text of the generator; a code fence, text around it and a cut at the token cap are allowed for.
+    fallback : int
+        Position of the none-of-the-above candidate, which never counts.
+    stand_in : bool
+        Whether a field named "evidence" counts as the support field of an object that has none.
+
+    Returns
+    -------
+    set of int, or None when the text holds no bracket and no field named support or evidence
+
+    Notes
+    -----
+    The empty-before content audit of the ASV paper (Appendix A). A candidate counts when one of its support fields
+    holds text that does not mark evidence as absent. In detail:
+
+    - A candidate is named by an alias (``CANDIDATE_01``) as a key, as the value of a field such as ``candidate_id``,
+      or at the beginning of a string. What lies inside such an object or under such a key belongs to it.
+    - A support field is one whose name has a word that begins with "support". In an object without such a field, one
+      whose name has the word "evidence" stands in for it (unless ``stand_in`` is False): generators write "evidence"
+      beside "contradicting_evidence" and "missing_evidence". Names that say against, contradicting, missing, absent,
+      ambiguous, unresolved and the like are neither.
+    - Its value may be text, a list (one item is enough) or an object (its texts are read together, and one that is
+      just "missing", "absent", "insufficient", "unavailable" or "not provided" marks them all). Text inherits the
+      field that it lies in, unless its own object says which field is which.
+    - Text counts when it has a word and says neither nothing ("none", "n/a", "missing", "not provided") nor, anywhere
+      in it, that evidence, support, information, data or the like is absent, missing, insufficient, not provided or
+      unavailable. Whether what it says is true, or only restates the candidate, is not judged.
+    - A text that is cut off before its fourth word does not count; "true" and "false" are read as words.
+    """
+    tokens = [_token(m) for m in _TOKEN.finditer(view_text)]
+    start = next((i for i, (mark, _) in enumerate(tokens) if mark in "{["), None)
+    rest = tokens[start or 0 :][::-1]
+    top, found = [], set()
     try:
-        while (row := await arrived.get()) is not None:
-            with path.open("a", encoding="utf-8") as out:
-                out.write(json.dumps(row, ensure_ascii=False) + "\n")
-            yield row
-        await workers
-    finally:
-        workers.cancel()
+        while rest:
+            top += _members(rest)
+        _claims(tuple(top), None, False, found, stand_in)
+    except RecursionError:  # a generator that loops writes thousands of brackets
+        return None
+    if start is None and not any(_role(key) for key, _ in top):
+        return None
+    return found - {fallback}
+
+
+def _token(match):
+    """(mark, text) of one token; the mark of a text is 's' (quoted) or 'b' (bare)."""
+    quoted, cut, mark, bare = match.groups()
+    if mark:
+        return mark, ""
+    if bare is not None:
+        return "b", bare.strip(" '`*-")
+    return "s", "" if cut is not None and len(quoted.split()) < 4 else quoted
+
+
+def _value(rest):
+    """The next value of a reversed token list: str, list of values, or tuple of (key, value) pairs."""
+    mark, text = rest.pop()
+    if mark == "{":
+        return tuple(_members(rest))
+    if mark != "[":
+        return text
+    items = []
+    while rest and rest[-1][0] not in "]}":
+        if rest[-1][0] in ",:":
+            rest.pop()
+        else:
+            items.append(_value(rest))
+    if rest and rest[-1][0] == "]":
+        rest.pop()
+    return items
+
+
+def _members(rest):
+    """(key, value) pairs up to the end of an object; a value without a key has the key ''."""
+    pairs = []
+    while rest:
+        mark = rest[-1][0]
+        if mark in "}]":
+            rest.pop()
+            break
+        if mark in ",:":
+            rest.pop()
+            continue
+        item = _value(rest)
+        if isinstance(item, str) and rest and rest[-1][0] == ":":
+            rest.pop()
+            pairs.append((item, _value(rest) if rest and rest[-1][0] not in "},]" else ""))
+        elif isinstance(item, str) and pairs and isinstance(pairs[-1][1], str) and not _ALIAS.match(item):
+            # the rest of a bare value that holds a comma or a colon
+            pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]}, {item}")
+        else:
+            pairs.append(("", item))
+    return pairs
+
+
+def _role(key):
+    """What a field holds by its name: 'support', 'evidence', 'against' or None."""
+    name = re.sub(r"[^a-z]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", key).lower())
+    if _AGAINST.search(name):
+        return "against"
+    return "support" if re.search(r"\bsupport", name) else "evidence" if re.search(r"\bevidences?\b", name) else None
+
+
+def _alias_position(text):
+    match = _ALIAS.match(text)
+    return int(match.group(1)) - 1 if match else None
+
+
+def _only_alias(text):
+    return isinstance(text, str) and bool(re.fullmatch(_ALIAS.pattern + r"\W*", text, re.IGNORECASE))
+
+
+def _texts(value):
+    """All texts of a value, in order."""
+    if isinstance(value, str):
+        return [value]
+    return [text for item in value for text in _texts(item[1] if isinstance(value, tuple) else item)]
+
+
+def _claims_support(text):
+    return bool(re.search(r"[A-Za-z]{2}", text)) and not _NOTHING.fullmatch(text) and not _ABSENT.search(text)
+
+
+def _claims(value, candidate, in_support, found, stand_in):
+    """Add to ``found`` the positions that a parsed value claims support for."""
+    if isinstance(value, str):
+        named = _alias_position(value) if candidate is None else candidate
+        if in_support and named is not None and _claims_support(value):
+            found.add(named)
+    elif isinstance(value, list):
+        for item in value:
+            _claims(item, candidate, in_support, found, stand_in)
+    else:
+        _object_claims(value, candidate, in_support, found, stand_in)
+
+
+def _object_claims(pairs, candidate, in_support, found, stand_in):
+    roles = [_role(key) if _alias_position(key) is None else None for key, _ in pairs]
+    own = [
+        _alias_position(value) for (_, value), role in zip(pairs, roles, strict=True) if not role and _only_alias(value)
+    ]
+    candidate = own[0] if len(own) == 1 else candidate
+    keyed = any(_alias_position(key) is not None for key, _ in pairs)
+    if in_support and not any(roles) and not keyed and len(own) <= 1:
+        texts = [text for _, value in pairs if not _only_alias(value) for text in _texts(value)]
+        if not any(_MARK.fullmatch(text) for text in texts):
+            _claims(". ".join(texts), candidate, True, found, stand_in)
+        return
+    support = "support" if "support" in roles or not stand_in else "evidence"
+    for (key, value), role in zip(pairs, roles, strict=True):
+        named = _alias_position(key)
+        if not role and _only_alias(value) and named is None:
+            candidate = _alias_position(value)
+            continue
+        counts = role == support if role else in_support and not any(roles)
+        _claims(value, candidate if named is None else named, counts, found, stand_in)

@@ -10,11 +10,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from helpers import sections
 from helpers.labels import JOINT_LABELS
-from helpers.plan import JOINT, add_keys, cell_messages, channel_of, load_study, short_hash
+from helpers.plan import CELL, JOINT, add_keys, cell_messages, channel_of, load_study, short_hash
 from helpers.prompts import label_of
+from helpers.recordings import Recordings
 from helpers.stacks import load_stacks
 from helpers.tasks import FALLBACK, K, write_jsonl
 from helpers.traces import RETRIEVE, STEPS, acquired_artifact
@@ -161,6 +163,21 @@ def simulated_answers(plan, study, *, seed=1, noise_sd=0.05, trajectory_sd=0.4, 
         noise = noise_sd * np.array([_noise(seed, "retry", *map(str, row), k) for k in range(K)])
         pairs = answer(energies, row.layout, row.assessed, noise=noise)
         yield row, [t for t, _ in pairs], [v for _, v in pairs]
+
+
+def record_directly(plan, study, folder, stacks, **how):
+    """Write the simulated answers of a keyed plan into Parquet recordings, without any endpoint."""
+    rows = {}
+    for row, tokens, logprobs in simulated_answers(plan.drop_duplicates("key"), study, **how):
+        cell = {name: getattr(row, name) for name in CELL}
+        cell = {k: None if pd.isna(v) else getattr(v, "item", lambda v=v: v)() for k, v in cell.items()}
+        answer_row = {"key": row.key, "tokens": tokens, "logprobs": logprobs, "returned_model": stacks[row.stack].model}
+        rows.setdefault(row.stack, []).append({**cell, **answer_row})
+    for name, found in rows.items():
+        store = Recordings(folder, name)
+        with store.writer() as write:
+            write(found)
+        store.export()
 
 
 def prompt_hash(messages, model):

@@ -17,10 +17,20 @@ KEY = "planted-ncbi-key-7f3a9c"
 
 LIBRARY = [
     {"doc_id": "pmid:11", "year": 1999, "design": "cohort", "summary": "Zinc lozenges and the common cold in adults."},
-    {"doc_id": "pmid:12", "year": 2004, "design": "trial", "summary": "Zinc lozenges shortened a cold; zinc tasted bad."},
+    {
+        "doc_id": "pmid:12",
+        "year": 2004,
+        "design": "trial",
+        "summary": "Zinc lozenges shortened a cold; zinc tasted bad.",
+    },
     {"doc_id": "pmid:13", "year": 2011, "design": "trial", "summary": "Honey eased night cough in small children."},
     {"doc_id": "pmid:14", "year": 2013, "design": "review", "summary": "Honey eased night cough in small children."},
-    {"doc_id": "pmid:15", "year": 2016, "design": "survey", "summary": "Sleep diaries of night nurses over six months."},
+    {
+        "doc_id": "pmid:15",
+        "year": 2016,
+        "design": "survey",
+        "summary": "Sleep diaries of night nurses over six months.",
+    },
 ]
 
 
@@ -279,8 +289,9 @@ def test_a_page_instead_of_xml_is_refused(eutils, kind):
         search()
 
 
-def test_well_formed_xml_of_another_service_is_refused(eutils):
-    eutils.script = {"esearch": [xml("esummary1")]}
+@pytest.mark.parametrize("name", ["esummary1", "einfo1"])
+def test_well_formed_xml_of_another_service_is_refused(eutils, name):
+    eutils.script = {"esearch": [xml(name)]}
     with pytest.raises(RetrievalError, match=r"esearch: the answer holds no IdList; run again later\."):
         search()
 

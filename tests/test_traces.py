@@ -24,7 +24,12 @@ def row(**changes):
     """A complete trajectory row: each step writes one field, retrieve adds an artifact."""
     steps = [{"action": a, "patch": {a: n}, "observation": f"did {a}", "mode": "llm"} for n, a in enumerate(STEPS, 1)]
     steps[3]["patch"] = {"artifacts": [{"doc_id": "pmid:4", "text": "a finding"}]}
-    base = {"trajectory_id": "traj-9", "task_id": "risk-77", "x0": {"question": "Why?", "artifacts": []}, "steps": steps}
+    base = {
+        "trajectory_id": "traj-9",
+        "task_id": "risk-77",
+        "x0": {"question": "Why?", "artifacts": []},
+        "steps": steps,
+    }
     return {**base, "final_score": 0.75, "success": False, **changes}
 
 
@@ -145,7 +150,10 @@ def broken(number, **changes):
         (row(task_id=""), r"line 1 \(traj-9\): trajectory_id and task_id are needed"),
         (row(steps=row()["steps"][:10]), r"\(traj-9\): 10 steps, expected 11"),
         (row(steps=[*row()["steps"], row()["steps"][0]]), r"\(traj-9\): 12 steps, expected 11"),
-        (broken(5, action="summarise"), r"step 5: action 'summarise', expected 'extract'. The steps are classify, plan"),
+        (
+            broken(5, action="summarise"),
+            r"step 5: action 'summarise', expected 'extract'. The steps are classify, plan",
+        ),
         (broken(2, action="classify"), r"step 2: action 'classify', expected 'plan'"),
         (broken(7, mode="human"), r"step 7: mode 'human' is not one of llm, deterministic, fallback"),
         (broken(6, patch=None), r"step 6 \(synthesize\): no after-state and no patch"),
@@ -155,7 +163,9 @@ def broken(number, **changes):
 def test_an_unusable_trajectory_is_refused_with_file_line_id_and_step(tmp_path, bad, message):
     path = tmp_path / "trajectories.jsonl"
     path.write_text(json.dumps(bad) + "\n")
-    with pytest.raises(DataError, match=r"trajectories\.jsonl, " + ".*" + message if "line 1" not in message else message):
+    with pytest.raises(
+        DataError, match=r"trajectories\.jsonl, " + ".*" + message if "line 1" not in message else message
+    ):
         load_trajectories(path)
 
 

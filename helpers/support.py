@@ -1,0 +1,89 @@
+"""What views claim before anything was retrieved, and how well the parser reads it.
+
+Hand labels (``data/support_labels.jsonl``) hold, for views drawn by hash, the concrete candidates that the
+view's support field supports: ``{"trajectory_id", "state", "kind", "supported": ["CANDIDATE_01", …]}``.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from statsmodels.stats.proportion import proportion_confint
+
+from helpers.prompts import alias
+from helpers.tasks import FALLBACK, K, DataError, read_jsonl
+from helpers.views import supported_candidates, view_id
+
+
+def fallback_position(task):
+    """Position of the none-of-the-above candidate of a task."""
+    return [c["candidate_id"] for c in task["candidates"]].index(FALLBACK)
+
+
+def before_claims(study, kinds, state):
+    """Supported concrete candidates per frozen view of one state.
+
+    Returns
+    -------
+    DataFrame: trajectory_id, kind, supported (count; NaN where the view cannot be read)
+    """
+    rows = []
+    for name in study.trajectories:
+        for kind in kinds:
+            text = study.views.get(view_id(name, state, kind))
+            if text is None:
+                continue
+            found = supported_candidates(text, fallback_position(study.task(name)))
+            rows.append((name, kind, np.nan if found is None else len(found)))
+    return pd.DataFrame(rows, columns=["trajectory_id", "kind", "supported"])
+
+
+def read_labels(path):
+    """Hand labels of support fields; an empty list where no file is there, DataError for a broken row."""
+    if not Path(path).exists():
+        return []
+    rows = read_jsonl(path)
+    allowed = {alias(i) for i in range(K)}
+    for number, row in enumerate(rows, start=1):
+        if not {"trajectory_id", "state", "kind", "supported"} <= set(row) or not set(row["supported"]) <= allowed:
+            raise DataError(f"{path}, line {number}: a label needs trajectory_id, state, kind and supported aliases.")
+    return rows
+
+
+def _interval(hits, total):
+    return proportion_confint(hits, total, method="wilson") if total else (np.nan, np.nan)
+
+
+def validate(labels, study):
+    """Precision, recall and agreement of the parser against hand labels, per contract and together.
+
+    One unit is one concrete candidate of one labelled view; intervals are Wilson's, 95%.
+
+    Returns
+    -------
+    DataFrame, one row a contract and measure: contract, measure, hits, of, share, low, high, views
+    """
+    units = []
+    for row in labels:
+        text = study.views.get(view_id(row["trajectory_id"], row["state"], row["kind"]))
+        if text is None or row["trajectory_id"] not in study.trajectories:
+            continue
+        fallback = fallback_position(study.task(row["trajectory_id"]))
+        found = supported_candidates(text, fallback) or set()
+        for position in set(range(K)) - {fallback}:
+            by_hand = alias(position) in row["supported"]
+            units.append((row["kind"], row["trajectory_id"], row["state"], position in found, by_hand))
+    frame = pd.DataFrame(units, columns=["kind", "trajectory_id", "state", "parser", "hand"])
+    out = []
+    for contract, part in [*frame.groupby("kind", sort=True), ("both", frame)]:
+        both = int((part["parser"] & part["hand"]).sum())
+        measures = {
+            "precision": (both, int(part["parser"].sum())),
+            "recall": (both, int(part["hand"].sum())),
+            "agreement": (int((part["parser"] == part["hand"]).sum()), len(part)),
+        }
+        views = part.groupby(["trajectory_id", "state", "kind"]).ngroups
+        for measure, (hits, of) in measures.items():
+            low, high = _interval(hits, of)
+            out.append((contract, measure, hits, of, hits / of if of else np.nan, low, high, views))
+    return pd.DataFrame(out, columns=["contract", "measure", "hits", "of", "share", "low", "high", "views"])
