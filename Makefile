@@ -28,6 +28,8 @@ export PYTHONHASHSEED := 0
 
 PROFILES := $(patsubst params/%/common.yml,%,$(sort $(wildcard params/*/common.yml)))
 REPORTS := $(sort $(notdir $(basename $(wildcard notebooks/*.ipynb))))
+# A profile that runs live on a user's own questions executes the global replay only, unless NB says otherwise.
+REPORTS_pubmedqa := 01_global_replay
 TOOLS := $(sort $(notdir $(basename $(wildcard notebooks/tools/*.ipynb))))
 
 ifeq ($(filter $(PROFILES),$(PROFILE)),)
@@ -43,7 +45,7 @@ OUT := outputs/$(PROFILE)
 STATE := .work/$(PROFILE)
 EXECUTED := $(REPORTS:%=$(OUT)/%.ipynb)
 EXECUTED_TOOLS := $(TOOLS:%=$(OUT)/tools/%.ipynb)
-CHOSEN := $(if $(NB),$(filter %/$(NB).ipynb,$(EXECUTED)),$(EXECUTED))
+CHOSEN := $(if $(NB),$(filter %/$(NB).ipynb,$(EXECUTED)),$(or $(REPORTS_$(PROFILE):%=$(OUT)/%.ipynb),$(EXECUTED)))
 SUB = $(MAKE) --no-print-directory
 
 # What an executed notebook depends on, besides its source. The recordings' journal is left out: a run writes it.

@@ -21,6 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from helpers.stacks import StackError
+from helpers.tasks import DataError, read_jsonl
 
 HOST = "127.0.0.1"
 SHAPES = ("openai", "deepseek", "llamacpp")
@@ -121,8 +122,8 @@ def _usage(body, completion, shape):
     return {**usage, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
-def healthy(body, shape="openai", seed=0, scaled=False):
-    """A chat completion as a dict, in the shape of one kind of endpoint."""
+def healthy(body, shape="openai", seed=0, scaled=False, pairs=None):
+    """A chat completion as a dict, in the shape of one kind of endpoint; ``pairs`` fixes its alternatives."""
     most = int(body.get("max_tokens") or 64)
     model = body.get("model")
     answer = {
@@ -131,7 +132,7 @@ def healthy(body, shape="openai", seed=0, scaled=False):
     }  # fmt: skip
     choice = {"index": 0, "finish_reason": "length", "logprobs": None}
     if body.get("logprobs"):
-        pairs = first_token(body, seed, scaled)
+        pairs = pairs or first_token(body, seed, scaled)
         kept = pairs[: min(int(body.get("top_logprobs") or 0), MOST_ALTERNATIVES[shape])]
         first = {**_entry(*pairs[0]), "top_logprobs": [_entry(*pair) for pair in kept]}
         if shape == "llamacpp":
@@ -343,6 +344,8 @@ class Endpoint:
         Log-probabilities depend on the request temperature.
     key : str, optional
         The only key that is accepted; None accepts all.
+    answers : dict, optional
+        Planted answers: :func:`prompt_id` to a list of ``[(token, log-probability)]``, one a repetition, in turn.
 
     Attributes
     ----------
@@ -362,6 +365,7 @@ class Endpoint:
     seed: int = 0
     scaled: bool = False
     key: str | None = None
+    answers: dict = field(default_factory=dict)
     asked: Counter = field(default_factory=Counter)
     answered: Counter = field(default_factory=Counter)
     requests: int = 0
@@ -390,7 +394,9 @@ class Endpoint:
         request = Request(body, key, self.asked[identity])
         if self.key is not None and key != self.key:
             return _error(401, "incorrect API key", request, code="invalid_api_key")
-        text = json.dumps(healthy(body, self.shape, self.seed, self.scaled), ensure_ascii=False)
+        planted = self.answers.get(identity)
+        pairs = planted[(self.asked[identity] - 1) % len(planted)] if planted else None
+        text = json.dumps(healthy(body, self.shape, self.seed, self.scaled, pairs), ensure_ascii=False)
         good = Reply(body=text.encode(), delay=self.latency_s)
         name = self.fault_of(identity) if self.requests > self.after else None
         if name is None or (name in PASSING and request.tries > self.first):
@@ -514,6 +520,11 @@ class _Connection(asyncio.Protocol):
             self.transport.abort()
 
 
+def read_answers(path):
+    """Planted answers of a JSON Lines file, as :class:`Endpoint` takes them."""
+    return {row["prompt"]: [list(zip(a["tokens"], a["logprobs"], strict=True)) for a in row["answers"]] for row in read_jsonl(path)}
+
+
 async def _serve(endpoint):
     await endpoint.listen()
     print(
@@ -535,14 +546,16 @@ def main(arguments=None):
     parser.add_argument("--shape", choices=SHAPES, default="openai")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scaled", action="store_true", help="log-probabilities depend on the request temperature")
+    parser.add_argument("--answers", help="JSON Lines file of planted answers (tests/simulate.py writes one)")
     options = parser.parse_args(arguments)
     try:
         endpoint = Endpoint(
             port=options.port, latency_s=options.latency_ms / 1000, faults=[f for f in options.faults.split(",") if f],
             share=options.share, first=options.first, shape=options.shape, seed=options.seed, scaled=options.scaled,
+            answers=read_answers(options.answers) if options.answers else {},
         )  # fmt: skip
         asyncio.run(_serve(endpoint))
-    except StackError as error:
+    except (StackError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -350,7 +350,7 @@ class Acquisition:
             return 0
         self._queue = asyncio.Queue()
         self._todo = iter(cells)
-        bar = tqdm(total=len(cells), desc=f"asking {self.stack.name}", unit="cell", disable=not self.progress or None)
+        bar = tqdm(total=len(cells), desc=f"asking {self.stack.name}", unit="cell", disable=not self.progress)
         try:
             with bar, self.recordings.writer() as write:
                 await self._ask_and_write(write, bar, len(cells))

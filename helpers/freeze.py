@@ -1,7 +1,6 @@
 """Freeze what later runs only read: traces from tasks, and views from states."""
 
 import asyncio
-import dataclasses
 from pathlib import Path
 
 import openai
@@ -9,7 +8,7 @@ from tqdm import tqdm
 
 from helpers import embedded
 from helpers.evaluator import client_for
-from helpers.views import freeze_views, load_views, view_id, wanted_views
+from helpers.views import freeze_views, view_id, wanted_views
 from helpers.workflow import Workflow, freeze
 
 SLOTS = 4  # texts generated side by side by the embedded server
@@ -32,11 +31,11 @@ async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded",
     if acquire == "recorded" or not missing:
         return study
     async with client_for(stack, slots=SLOTS) as client:
-        bar = tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress or None)
+        bar = tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress)
         async for _ in freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS):
             bar.update()
         bar.close()
-    return dataclasses.replace(study, views=load_views(path, study.trajectories.values()))
+    return study.with_views(path)
 
 
 async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, library, progress=True):
@@ -68,7 +67,7 @@ async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, libra
         actor = {"stack": stack.name, "relevance": relevance, "support": workflow.support}
         actor["library_sha256"] = embedded.file_sha256(library) if library else None
         steps = freeze(tasks, workflow, path, actor)
-        bar = tqdm(total=len(tasks), desc="freezing traces", unit="trajectory", disable=not progress or None)
+        bar = tqdm(total=len(tasks), desc="freezing traces", unit="trajectory", disable=not progress)
         count = 0
         while (number := await asyncio.to_thread(next, steps, None)) is not None:
             count = number

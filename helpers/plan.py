@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from helpers import prompts
 from helpers.channels import CHANNEL_FIELDS, Channel
 from helpers.projection import projected_states
-from helpers.tasks import DataError, K, load_tasks
+from helpers.tasks import DataError, K, load_tasks, read_jsonl
 from helpers.traces import load_trajectories
 from helpers.views import load_views, quote, view_id
 
@@ -49,6 +49,12 @@ class Study:
         if kind == "quote":
             return quote(self.states[trajectory_id][state])
         return self.views.get(view_id(trajectory_id, state, kind))
+
+    def with_views(self, path):
+        """The study with the views that a file holds now; those of other trajectories are left out."""
+        rows = [row for row in read_jsonl(path) if row.get("trajectory_id") in self.trajectories]
+        found = {view_id(row["trajectory_id"], row["state"], row["kind"]): row["text"] for row in rows}
+        return replace(self, views={**self.views, **found})
 
 
 def load_study(tasks_path, trajectories_path, views_path=None, first=None):

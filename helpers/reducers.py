@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.stats import trim_mean
 
 from helpers.labels import BINARY_LABELS, JOINT_LABELS, label_matrix
 from helpers.plan import CELL, LAYOUTS
@@ -206,11 +207,9 @@ def retry_disagreement(reference, alternative):
 
 def trimmed_mean(values, share=0.1):
     """Mean without the given share of values at each end (the count cut is rounded down); NaN if any is missing."""
-    ordered = np.sort(np.asarray(values, float))
-    if np.isnan(ordered).any():  # they would sort last and be cut as if they were the largest
-        return np.nan
-    cut = int(share * len(ordered))
-    return ordered[cut : len(ordered) - cut].mean()
+    values = np.asarray(values, float)
+    # A NaN would sort last and be cut as if it were the largest value.
+    return np.nan if np.isnan(values).any() else trim_mean(values, share)
 
 
 # -- from recordings to endpoint margins -------------------------------------------------------------

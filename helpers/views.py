@@ -10,7 +10,7 @@ from pathlib import Path
 import openai
 
 from helpers.projection import projected_states
-from helpers.prompts import generator_messages
+from helpers.prompts import alias, generator_messages
 from helpers.stacks import StackError
 from helpers.tasks import DataError, read_jsonl
 from helpers.traces import RETRIEVE
@@ -204,7 +204,7 @@ _ABSENT = re.compile(
 )
 
 
-def supported_candidates(view_text, fallback=3, *, stand_in=True):
+def supported_candidates(view_text, fallback=3, *, texts=(), stand_in=True):
     """Positions (0 … 3) of the concrete candidates that a generated view claims support for.
 
     Parameters
@@ -213,6 +213,9 @@ def supported_candidates(view_text, fallback=3, *, stand_in=True):
         JSON-like text of the generator; a code fence, text around it and a cut at the token cap are allowed for.
     fallback : int
         Position of the none-of-the-above candidate, which never counts.
+    texts : sequence of str
+        The candidates' texts by position. A string that is word for word one of them then names that candidate, too:
+        generators list a candidate's text as evidence without its id.
     stand_in : bool
         Whether a field named "evidence" counts as the support field of an object that has none.
 
@@ -239,6 +242,8 @@ def supported_candidates(view_text, fallback=3, *, stand_in=True):
       unavailable. Whether what it says is true, or only restates the candidate, is not judged.
     - A text that is cut off before its fourth word does not count; "true" and "false" are read as words.
     """
+    for position, text in enumerate(texts):
+        view_text = view_text.replace(f'"{text}"', f'"{alias(position)}: {text}"')
     tokens = [_token(m) for m in _TOKEN.finditer(view_text)]
     start = next((i for i, (mark, _) in enumerate(tokens) if mark in "{["), None)
     rest = tokens[start or 0 :][::-1]

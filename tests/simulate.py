@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from helpers import sections
+from helpers.endpoint import prompt_id
 from helpers.labels import JOINT_LABELS
 from helpers.plan import CELL, JOINT, add_keys, cell_messages, channel_of, load_study, short_hash
 from helpers.prompts import label_of
@@ -180,11 +181,6 @@ def record_directly(plan, study, folder, stacks, **how):
         store.export()
 
 
-def prompt_hash(messages, model):
-    """What the loopback endpoint looks an answer up by."""
-    return short_hash([model, messages])
-
-
 def write_study(folder, *, count=8, seed=1, noise_sd=0.05):
     """Write the synthetic study and the endpoint's answers; returns the study."""
     folder = Path(folder)
@@ -197,7 +193,7 @@ def write_study(folder, *, count=8, seed=1, noise_sd=0.05):
     plan = add_keys(every_plan(list(study.trajectories), (0, 1)), study, stacks).drop_duplicates("key")
     answers = {}
     for row, tokens, logprobs in simulated_answers(plan, study, seed=seed, noise_sd=noise_sd):
-        key = prompt_hash(cell_messages(row, study), stacks[row.stack].model)
+        key = prompt_id({"model": stacks[row.stack].model, "messages": cell_messages(row, study)})
         answers.setdefault(key, []).append({"tokens": tokens, "logprobs": [round(v, 6) for v in logprobs]})
     write_jsonl(folder / "answers.jsonl", [{"prompt": key, "answers": found} for key, found in answers.items()])
     return study

@@ -446,6 +446,14 @@ def test_a_field_named_evidence_stands_in_only_when_it_may_and_only_without_a_su
     assert supported_candidates(both) == {1}
 
 
+def test_a_candidate_listed_by_its_own_text_is_named_when_the_texts_are_given():
+    texts = [candidate["text"] for candidate in TASK["candidates"]]
+    view = json.dumps({"evidence": [texts[2], "Walkers did well", texts[3]], "contradicting_evidence": [texts[0]]})
+    assert supported_candidates(view) == set()
+    assert supported_candidates(view, texts=texts) == {2}
+    assert supported_candidates(LISTED, texts=texts) == supported_candidates(LISTED)
+
+
 def test_a_view_cut_at_the_token_cap_keeps_what_was_said_before_the_cut():
     cut = KEYED.index("fell ill.") + len("fell")
     assert supported_candidates(KEYED[:cut]) == set()  # "Fewer walkers fell" may go on in any way
