@@ -30,6 +30,8 @@ PROFILES := $(patsubst params/%/common.yml,%,$(sort $(wildcard params/*/common.y
 REPORTS := $(sort $(notdir $(basename $(wildcard notebooks/*.ipynb))))
 # A profile that runs live on a user's own questions executes the global replay only, unless NB says otherwise.
 REPORTS_pubmedqa := 01_global_replay
+# The sections whose recordings ship; the others join as they are recorded.
+REPORTS_embedded := 00_overview 01_global_replay
 TOOLS := $(sort $(notdir $(basename $(wildcard notebooks/tools/*.ipynb))))
 
 ifeq ($(filter $(PROFILES),$(PROFILE)),)

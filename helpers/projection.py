@@ -11,16 +11,20 @@ REDACTED = "[redacted]"
 
 # Words that condemn a key wherever they stand in it (camelCase and snake_case are split first).
 _FORBIDDEN_WORDS = frozenset(
-    "target gold success succeeded score scores correct correctness reward label labels logprob logprobs "
-    "secret secrets password passwd credential credentials authorization apikey cookie bearer "
+    "target gold truth success succeeded score scores correct correctness reward label labels logprob logprobs "
+    "secret secrets password passwd credential credentials authorization auth apikey cookie bearer token tokens "
     "timestamp timestamps datetime latency elapsed duration provider completion completions fingerprint usage "
-    "overclaim expected".split()
+    "response responses overclaim expected".split()
 )
-_FORBIDDEN_KEYS = frozenset(
-    "answer_key claim_support citation_precision raw raw_response response responses api_key access_token "
-    "auth_token token tokens time date_time created updated started ended finished headers family"
-    .split()
+# Runs of words that condemn a key when they stand in it one after the other.
+_FORBIDDEN_RUNS = tuple(
+    tuple(run.split())
+    for run in (
+        "answer key", "api key", "private key", "access key", "claim support", "citation precision", "time stamp", "final decision",
+        "raw output", "start time", "end time", "start date", "date time", "created", "updated", "started", "finished",
+    )
 )  # fmt: skip
+_FORBIDDEN_KEYS = frozenset("raw time headers family".split())
 _KEPT_IDS = frozenset({"doc_id", "candidate_id"})
 
 _FORBIDDEN_TEXT = re.compile(
@@ -28,10 +32,12 @@ _FORBIDDEN_TEXT = re.compile(
       \b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}                      # API keys
     | \b(?:ghp|gho|xox[abp]|AKIA|hf)_?-?[A-Za-z0-9]{16,}     # tokens of common services
     | \bBearer\s+[A-Za-z0-9._~+/=-]{8,}
-    | \b(?:api[_ -]?key|password|secret)\s*[:=]\s*\S+
+    | (?i:\b(?:[a-z]+[_-])?(?:api[_ -]?key|password|secret|access[_ -]?token)["']?\s*[:=]\s*\S+)
+    | (?i:["'](?:target|answer[_ ]key|gold|label|success|final[_ ]score)["']\s*:\s*\S+)        # JSON inside a text
+    | (?i:\b(?:claim[_ ]support|citation[_ ]precision|overclaim)\s*[:=]\s*\S+)
     | \b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2})?(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})?   # timestamps
     | \b(?:chatcmpl|cmpl|req|resp|run|trace|thread|msg)[-_][A-Za-z0-9]{8,}             # request and trace ids
-    | \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b                 # UUIDs
+    | \b(?i:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b            # UUIDs
     | \b(?i:option|choice|label)\s+[A-D]\b                   # physical labels
     | \b(?i:(?:correct|gold|reviewed|right)\s+(?:answer|target|label|option|candidate))\b(?:\s*(?:is|:|=)\s*\S+)?
     | \b(?i:answer\s+key)\b(?:\s*(?:is|:|=)\s*\S+)?
@@ -50,7 +56,8 @@ def forbidden_key(key):
     if name in _KEPT_IDS:
         return False
     is_id = words[-1:] in (["id"], ["ids"], ["uuid"]) or (len(words) > 1 and words[-1] == "at")
-    return is_id or name in _FORBIDDEN_KEYS or bool(_FORBIDDEN_WORDS.intersection(words))
+    in_a_row = any(tuple(words[i : i + len(run)]) == run for run in _FORBIDDEN_RUNS for i in range(len(words)))
+    return is_id or in_a_row or name in _FORBIDDEN_KEYS or bool(_FORBIDDEN_WORDS.intersection(words))
 
 
 def redact(value):

@@ -12,7 +12,6 @@ import re
 import urllib.error
 from xml.parsers.expat import ExpatError
 
-import bm25s
 import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
@@ -38,6 +37,8 @@ class LibraryRetriever:
     """BM25 (Lucene variant, k1 = 1.5, b = 0.75) over the library's summaries."""
 
     def __init__(self, library):
+        import bm25s  # only the actor needs it, and notebooks that read frozen traces start faster without
+
         self.library = list(library)
         if not self.library:
             raise RetrievalError("the library has no entry; restore data/library.jsonl from the repository.")

@@ -287,6 +287,8 @@ def freeze(tasks, workflow, path, actor):
     """
     path = Path(path)
     done = {row["task_id"] for row in read_jsonl(path)} if path.exists() else set()
+    if path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+        path.write_bytes(path.read_bytes() + b"\n")  # an editor may have dropped the last line's end
     for number, task in enumerate((t for t in tasks if t["task_id"] not in done), start=1):
         row = {**workflow.run(task), "actor": actor}
         with path.open("a", encoding="utf-8") as out:

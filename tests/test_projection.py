@@ -65,14 +65,12 @@ FORBIDDEN_TEXTS = {
     "123e4567-e89b-12d3-a456-426614174000": "e89b",
 }
 
-# Forbidden content that the projection does not know yet. Each line fails today; a mended line fails this test as
-# "unexpectedly passing" and then moves up.
-GAPS = pytest.mark.xfail(strict=True, reason="known gap of the projection: this spelling is not redacted")
-GAP_KEYS = [
+# Spellings that real exports use for the same things.
+OTHER_KEYS = [
     "openai_api_key", "X-API-Key", "refresh_token", "session_token", "private_key", "auth", "time_stamp", "start_time",
     "llm_response", "raw_output", "ground_truth", "final_decision", "claim_support_rate", "citation_precision_mean",
 ]  # fmt: skip
-GAP_TEXTS = {
+OTHER_TEXTS = {
     "API_KEY=hunter22": "hunter22",
     "Password: hunter22": "hunter22",
     '{"password": "hunter22"}': "hunter22",
@@ -134,14 +132,14 @@ def test_each_forbidden_text_is_replaced_where_it_stands(text):
     )
 
 
-@pytest.mark.parametrize("key", [pytest.param(key, marks=GAPS) for key in GAP_KEYS])
+@pytest.mark.parametrize("key", OTHER_KEYS)
 def test_further_spellings_of_forbidden_keys_are_redacted(key):
     assert PLANTED not in project({"question": "Why?", key: PLANTED})
 
 
-@pytest.mark.parametrize("text", [pytest.param(text, marks=GAPS) for text in sorted(GAP_TEXTS)])
+@pytest.mark.parametrize("text", sorted(OTHER_TEXTS))
 def test_further_spellings_of_forbidden_texts_are_redacted(text):
-    assert GAP_TEXTS[text] not in project({"question": "Why?", "answer": text})
+    assert OTHER_TEXTS[text] not in project({"question": "Why?", "answer": text})
 
 
 # -- what survives ----------------------------------------------------------------------------------

@@ -1,0 +1,216 @@
+"""Every notebook on a simulated study over real HTTP: it runs, and it finds what was planted.
+
+The loopback endpoint answers with log-probabilities that were built from planted margins, so the tables must
+come back to the planted numbers up to the planted retry noise.
+"""
+
+import asyncio
+import os
+from contextlib import suppress
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+from jupyter_client.manager import start_new_async_kernel
+
+from helpers.channels import direct, generated, matched
+from helpers.endpoint import Endpoint, read_answers
+from helpers.executor import execute
+from helpers.params import ROOT, declared, merged, notebook_source
+from helpers.traces import RETRIEVE, STEPS, acquired_artifact
+from tests import simulate
+
+SECTIONS = (
+    "01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only", "A1_controls",
+)  # fmt: skip
+NOTEBOOKS = (*SECTIONS, "00_overview")
+NOISE = 0.02  # planted retry noise of one log-probability, nats
+CLOSE = 0.05  # how far a mean of at least six gains may lie from the planted one, nats
+SPREAD = {"seed": 1, "trajectory_sd": 0.4, "transition_sd": 0.6}
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """A simulated study with its endpoint's answers, and where the report goes."""
+    folder = tmp_path_factory.mktemp("smoke")
+    study = simulate.write_study(folder / "data", count=6, noise_sd=NOISE)
+    return study, folder
+
+
+def parameters(notebook, folder, **others):
+    """The smoke profile's parameters, with data and output under a temporary folder."""
+    places = {
+        "OUTPUT": folder / "out", "TASKS": folder / "data/tasks.jsonl", "TRAJECTORIES": folder / "data/trajectories.jsonl",
+        "VIEWS": folder / "data/views.jsonl", "RECORDINGS": folder / "recordings",
+    }  # fmt: skip
+    known = declared(notebook_source(notebook))
+    values = {**merged("smoke", notebook), **{k: str(v) for k, v in places.items()}, **others}
+    return {k: v for k, v in values.items() if k in known}
+
+
+@pytest.fixture(scope="module")
+def report(smoke):
+    """The whole smoke report, executed once: every notebook asks the endpoint for what it needs."""
+    study, folder = smoke
+    os.environ["ASV_SMOKE_KEY"] = "smoke"
+    with Endpoint(port=8808, answers=read_answers(folder / "data/answers.jsonl")) as endpoint:
+        for name in NOTEBOOKS:
+            execute(notebook_source(name), folder / f"{name}.ipynb", parameters(name, folder), progress=False)
+        again = endpoint.requests
+        execute(notebook_source("03_retrieval_face"), folder / "again.ipynb", parameters("03_retrieval_face", folder), progress=False)
+        assert endpoint.requests == again, "a second run must not ask anything"
+    return study, folder
+
+
+def planted(study, state, channel):
+    """Planted margins of all trajectories at one state under one channel."""
+    return np.array([simulate.planted_margin(t, state, channel, **SPREAD) for t in study.trajectories.values()])
+
+
+def planted_gains(study, channel, steps=(RETRIEVE + 1,)):
+    """Planted gains, one row a step and one column a trajectory."""
+    return np.array([planted(study, k, channel) - planted(study, k - 1, channel) for k in steps])
+
+
+def row(folder, section, name):
+    return pd.read_csv(folder / "out" / f"{section}.csv").set_index("id").loc[name]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_notebook_reports_every_published_quantity_of_its_section(report, name):
+    _, folder = report
+    section = "A_controls" if name == "A1_controls" else name
+    table = pd.read_csv(folder / "out" / f"{section}.csv")
+    paper = pd.read_csv(ROOT / "data/paper_reported.csv")
+    wanted = set(paper.loc[paper["section"] == section, "id"])
+    assert wanted and wanted <= set(table["id"])
+    assert table["id"].is_unique
+    assert list(table.columns)[:4] == ["id", "quantity", "cohort", "n_trajectories"]
+
+
+def test_the_global_replay_finds_the_planted_gains_and_interaction(report):
+    study, folder = report
+    steps = range(1, len(STEPS) + 1)
+    one, two = (planted_gains(study, c("smoke"), steps) for c in (direct, generated))
+    for name, values in {"direct": one, "generated": two, "omega": two - one}.items():
+        assert row(folder, "01_global_replay", f"global.{name}")["estimate"] == pytest.approx(values.mean(), abs=CLOSE)
+    assert row(folder, "01_global_replay", "global.complete")["estimate"] == one.size
+    assert row(folder, "01_global_replay", "global.sign_flips")["estimate"] == pytest.approx((one * two < 0).sum(), abs=3)
+
+
+def test_the_retry_finds_little_disagreement_within_a_channel_and_the_planted_one_across(report):
+    study, folder = report
+    steps = range(1, len(STEPS) + 1)
+    one, two = (planted_gains(study, c("smoke"), steps) for c in (direct, generated))
+    assert row(folder, "02_retry", "retry.cross")["estimate"] == pytest.approx((one * two < 0).mean(), abs=0.04)
+    assert row(folder, "02_retry", "retry.same")["estimate"] < 0.04
+    noise = row(folder, "02_retry", "retry.noise_direct")["estimate"]
+    assert 0.2 * NOISE < noise < 2 * NOISE
+
+
+def test_the_face_splits_a_gain_that_half_belongs_to_the_view(report):
+    study, folder = report
+    whole = planted_gains(study, generated("smoke")).mean()
+    for name in ("C_x", "C_r"):
+        assert row(folder, "03_retrieval_face", f"face.{name}")["estimate"] == pytest.approx(whole / 2, abs=CLOSE)
+
+
+def test_the_cube_finds_the_planted_view_and_authority_effects(report):
+    study, folder = report
+    quote, view = (planted_gains(study, matched(v, "smoke")) for v in ("quote", "generated-128"))
+    primary = planted_gains(study, matched("generated-128", "smoke", authority="evidence-primary"))
+    found = {n: row(folder, "04_matched_cube", f"cube.{n}")["estimate"] for n in ("gen_minus_quote", "generated_authority")}
+    assert found["gen_minus_quote"] == pytest.approx((view - quote).mean(), abs=CLOSE)
+    assert found["generated_authority"] == pytest.approx((primary - view).mean(), abs=CLOSE)
+    assert found["generated_authority"] == pytest.approx(simulate.PRIMARY, abs=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("vertex", "readout", "stack"),
+    [("A", "joint", "smoke"), ("B", "binary", "smoke"), ("C", "binary", "smoke-2"), ("D", "joint", "smoke-2")],
+)
+def test_the_bridge_finds_the_planted_interaction_at_each_vertex(report, vertex, readout, stack):
+    study, folder = report
+    quote, view = (planted_gains(study, matched(v, stack, readout=readout)) for v in ("quote", "generated-128"))
+    found = row(folder, "05_bridge", f"bridge.D_{vertex}")["estimate"]
+    assert found == pytest.approx((view - quote).mean(), abs=2 * CLOSE)
+
+
+def test_the_source_only_section_separates_the_planted_cohorts(report):
+    study, folder = report
+    artifact = np.array([acquired_artifact(t) for t in study.trajectories.values()])
+    plain, strict = (planted_gains(study, matched(v, "smoke"))[0] for v in ("ungrounded-512", "source-only-512"))
+    shift = strict - plain
+    found = {n: row(folder, "06_source_only", f"source.{n}")["estimate"] for n in ("shift_artifact", "contrast", "claims_source_only")}
+    assert found["shift_artifact"] == pytest.approx(shift[artifact].mean(), abs=CLOSE)
+    assert found["contrast"] == pytest.approx(shift[artifact].mean() - shift[~artifact].mean(), abs=2 * CLOSE)
+    assert found["claims_source_only"] == 0
+    assert row(folder, "06_source_only", "source.claims_ungrounded")["estimate"] == len(artifact)
+
+
+def test_the_overview_quotes_every_section(report):
+    _, folder = report
+    cells = nbformat.read(folder / "00_overview.ipynb", as_version=4).cells
+    shown = "".join(str(o.get("data", {}).get("text/markdown", "")) for c in cells for o in c.get("outputs", []))
+    for title in ("Global replay", "Retry", "Retrieval face", "Matched cube", "Bridge", "Source-only", "Controls"):
+        assert title in shown
+
+
+async def _all_at_once(sources, folder):
+    """Queue all cells in one kernel before any reply is read, as Run All does; return the replies."""
+    manager, client = await start_new_async_kernel(kernel_name="python3", cwd=str(ROOT))
+    try:
+        asked = [client.execute(source) for source in sources]
+        replies = {}
+        while len(replies) < len(asked):
+            message = await client.get_shell_msg(timeout=120)
+            replies[message["parent_header"]["msg_id"]] = message["content"]
+        return [replies[i] for i in asked]
+    finally:
+        client.stop_channels()
+        with suppress(RuntimeError):
+            await manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize("name", ["01_global_replay", "05_bridge", "00_overview"])
+def test_a_notebook_survives_all_cells_queued_at_once(report, name):
+    _, folder = report
+    cells = [c for c in nbformat.read(notebook_source(name), as_version=4).cells if c.cell_type == "code"]
+    values = parameters(name, folder, ACQUIRE="recorded")
+    sources = []
+    for cell in cells:
+        sources.append(cell.source)
+        if "parameters" in cell.metadata.get("tags", []):
+            sources.append("\n".join(f"{k} = {v!r}" for k, v in values.items()))
+    replies = asyncio.run(_all_at_once(sources, folder))
+    assert [r["status"] for r in replies] == ["ok"] * len(sources), [r.get("evalue") for r in replies if r["status"] != "ok"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("01_global_replay", {"WEIGHTING": "target", "FIRST": 4, "DRAWS": 200}),
+        ("02_retry", {"SEED": 7, "THRESHOLDS": [0.3]}),
+        ("04_matched_cube", {"AUTHORITIES": ["neutral"], "WEIGHTING": "target"}),
+        ("05_bridge", {"MOST_WAVES": 1, "WEIGHTING": "target"}),
+    ],
+)
+def test_changed_parameters_still_run(report, name, changes):
+    _, folder = report
+    values = parameters(name, folder, ACQUIRE="recorded", **changes) | {"OUTPUT": str(folder / "changed")}
+    execute(notebook_source(name), folder / f"changed_{name}.ipynb", values, progress=False)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").rglob("*.ipynb")), ids=lambda p: p.stem)
+def test_a_source_notebook_has_the_declared_form(path):
+    notebook = nbformat.read(path, as_version=4)
+    assert notebook.cells[0].source.startswith("# ") and "**Question.**" in notebook.cells[0].source
+    assert "**Reads**" in notebook.cells[0].source and "**Writes**" in notebook.cells[0].source
+    assert "parameters" in notebook.cells[1].metadata.get("tags", [])
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert not cell.outputs and cell.execution_count is None, "sources carry no outputs"
+    code = "\n".join(c.source for c in notebook.cells if c.cell_type == "code")
+    for forbidden in ("nest_asyncio", "filterwarnings", "!make", "!pip", "%autoreload", "asyncio.run(", "units="):
+        assert forbidden not in code
