@@ -120,7 +120,7 @@ ifeq ($(PROFILE),pubmedqa)
 outputs/pubmedqa/data/.ready: .work/pubmedqa/source $(READY)
 	@mkdir -p $(@D) && touch $(@D)/views.jsonl
 	@read -r count path < $<; $(PY) -m helpers.pubmedqa "$$path" "$$count" $(@D)
-	@$(PY) -m helpers.executor pubmedqa freeze_traces --output outputs/pubmedqa/tools/freeze_traces.ipynb
+	@$(PY) -m helpers.executor pubmedqa freeze_traces --set "$$SET" --output outputs/pubmedqa/tools/freeze_traces.ipynb
 	@touch $@
 endif
 
@@ -180,7 +180,7 @@ report: $(READY) ## write the HTML pages from the notebooks that are executed al
 
 REPORT := $(wildcard $(REPORTS:%=outputs/embedded/%.ipynb))
 test: $(READY) ## unit tests, then the committed report again, cell by cell (ARGS)
-	$(PY) -m pytest -q $(ARGS)
+	$(PY) -m pytest -q -n 2 --dist loadfile $(ARGS)
 ifneq ($(REPORT),)
 	$(PY) -m pytest -q -n 2 --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 120 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg $(REPORT)

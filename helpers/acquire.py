@@ -6,9 +6,10 @@
 
 import pyarrow as pa
 
-from helpers.evaluator import Acquisition, client_for, missing_cells, unrecorded
+from helpers.budget import Budget
+from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells, unrecorded
 from helpers.plan import add_keys
-from helpers.probe import ensure_probed
+from helpers.probe import BINARY_PROMPT, CALLS, JOINT_PROMPT, ensure_probed
 from helpers.recordings import Recordings
 
 MODES = ("recorded", "missing", "fresh")
@@ -28,7 +29,7 @@ def fresh_waves(plan, tables):
 
 
 async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="", order=None, budget_calls=None,
-                 timeout_s=None, progress=True):  # fmt: skip
+                 budget_money=None, timeout_s=None, progress=True):  # fmt: skip
     """The keyed plan and an Arrow table of everything recorded for its stacks.
 
     Parameters
@@ -38,7 +39,9 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
     folder : path of the recordings
     acquire : "recorded", "missing" or "fresh"
     budget_calls : int, optional
-        Most calls that this run may make; None is no limit.
+        Most calls that this run may make, over all its stacks and with their probes; None is no limit.
+    budget_money : float, optional
+        Most money that it may spend, by the answers' usage and the stacks' prices, in the prices' currency.
     """
     check_mode(acquire)
     names = list(dict.fromkeys(plan["stack"]))
@@ -47,16 +50,33 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
         plan = fresh_waves(plan, [store.table(["key", "wave"]) for store in stores.values()])
     plan = add_keys(plan, study, stacks)
     if acquire != "recorded":
+        budget = Budget(budget_calls, budget_money)
+        _one_currency([stacks[name] for name in names], budget)
         for name in names:
             await ask_missing(
                 plan, study, stacks[name], stores[name], section=section, order=order,
-                budget_calls=budget_calls, timeout_s=timeout_s, progress=progress,
+                budget=budget, timeout_s=timeout_s, progress=progress,
             )  # fmt: skip
     tables = [store.table() for store in stores.values()]
     return plan, pa.concat_tables(tables).sort_by("key")
 
 
-async def ask_missing(plan, study, stack, store, *, section="", order=None, budget_calls=None, timeout_s=None,
+def _one_currency(stacks, budget):
+    """ValueError where one budget of money would be held against prices in several currencies."""
+    currencies = sorted({stack.price["currency"] for stack in stacks})
+    if budget.money is not None and len(currencies) > 1:
+        raise ValueError(
+            f"budget_money is one amount, but the prices are in {' and '.join(currencies)}; ask one stack at a time."
+        )
+
+
+def _probe_at_most(stack):
+    """The most that the probe of a stack can cost: its calls at one token a byte of the longer prompt."""
+    prompt = max(len(JOINT_PROMPT), len(BINARY_PROMPT)) + 100  # the messages' own JSON and the chat template
+    return CALLS * (prompt * stack.price["input"] + stack.sampling["max_tokens"] * stack.price["output"]) / 1e6
+
+
+async def ask_missing(plan, study, stack, store, *, section="", order=None, budget=None, timeout_s=None,
                       progress=True):  # fmt: skip
     """Ask one stack for the cells it has no recording of; returns the number of answers written.
 
@@ -71,7 +91,13 @@ async def ask_missing(plan, study, stack, store, *, section="", order=None, budg
             return 0
         readouts = {fields["readout"] for fields, _ in cells}
         async with client_for(stack, timeout_s=timeout_s) as client:
-            spent = await ensure_probed(stack, client, store, readouts=readouts, budget_calls=budget_calls)
-            left = None if budget_calls is None else budget_calls - spent
-            run = Acquisition(store, stack, client, budget_calls=left, progress=progress)
+            budget = budget or Budget()
+            if budget.money is not None and budget.spent + _probe_at_most(stack) > budget.money:
+                raise RunStopped(
+                    f"{stack.name}: its probe can cost {_probe_at_most(stack):.2g} {stack.price['currency']}, of the budget of "
+                    f"{budget.money:g} {budget.money - budget.spent:.2g} is left; raise the budget."
+                )
+            calls = await ensure_probed(stack, client, store, readouts=readouts, budget_calls=budget.calls_left)
+            budget.charge(calls, _probe_at_most(stack) if calls else 0.0)
+            run = Acquisition(store, stack, client, budget=budget, progress=progress)
             return await run.run(cells)

@@ -23,6 +23,7 @@ from tenacity import AsyncRetrying, retry_if_exception, retry_if_exception_type
 from tqdm import tqdm
 
 from helpers import embedded
+from helpers.budget import Budget, BudgetSpent
 from helpers.plan import CELL, cell_messages, in_order, request_body, request_parts
 from helpers.stacks import StackError
 
@@ -40,14 +41,16 @@ REDACTED_KEY = "[key]"
 class Unusable(Exception):
     """An answer or a fault that a later attempt may mend.
 
-    ``wait`` is what the endpoint asked for, in seconds; ``offline`` means that the endpoint was not reached.
+    ``wait`` is what the endpoint asked for, in seconds; ``offline`` means that the endpoint was not reached;
+    ``charged`` that it may have made an answer all the same, which costs money.
     """
 
-    def __init__(self, reason, wait=None, overloaded=False, offline=False):
+    def __init__(self, reason, wait=None, overloaded=False, offline=False, charged=True):
         super().__init__(reason)
         self.wait = wait
         self.overloaded = overloaded
         self.offline = offline
+        self.charged = charged
 
 
 class Refused(Exception):
@@ -198,7 +201,7 @@ def classify_error(error, key):
     """What a client error means: Unusable (try again), Refused (missing) or RunStopped (end)."""
     cause = type(error.__cause__).__name__
     if cause in ("ConnectError", "ConnectTimeout"):
-        return Unusable("the endpoint cannot be reached", offline=True)
+        return Unusable("the endpoint cannot be reached", offline=True, charged=False)
     if isinstance(error, (openai.APITimeoutError, TimeoutError)):
         return Unusable("no answer within the time-out")
     if isinstance(error, openai.APIConnectionError):
@@ -215,7 +218,7 @@ def classify_error(error, key):
     wait = retry_after(error.response)
     if wait is not None and wait > LONGEST_WAIT_S:
         return RunStopped(f"the endpoint asks to wait {wait:,.0f} s (HTTP {code}); run again after that.")
-    return Unusable(f"HTTP {code}: {text}", wait=wait, overloaded=code == 429)
+    return Unusable(f"HTTP {code}: {text}", wait=wait, overloaded=code == 429, charged=False)
 
 
 async def ask_once(client, body):
@@ -307,8 +310,8 @@ class Acquisition:
     recordings : Recordings
     stack : Stack
     client : openai.AsyncOpenAI with ``max_retries=0``
-    budget_calls : int, optional
-        The run stops cleanly before it would ask more.
+    budget : Budget, optional
+        The run stops cleanly before it would ask or spend more; ``budget_calls`` and ``budget_money`` make one.
     attempts, backoff_s, outage_s
         Tries of one question, the unit of the growing pause between them, and for how long an endpoint
         that cannot be reached at all is tried again, in seconds.
@@ -317,12 +320,12 @@ class Acquisition:
         log-probabilities, from another model, or not at all.
     """
 
-    def __init__(self, recordings, stack, client, *, budget_calls=None, progress=True, attempts=ATTEMPTS, backoff_s=0.5,
-                 outage_s=OUTAGE_S, most_spoiled=MOST_SPOILED):  # fmt: skip
+    def __init__(self, recordings, stack, client, *, budget=None, budget_calls=None, budget_money=None, progress=True,
+                 attempts=ATTEMPTS, backoff_s=0.5, outage_s=OUTAGE_S, most_spoiled=MOST_SPOILED):  # fmt: skip
         self.recordings = recordings
         self.stack = stack
         self.client = client
-        self.budget_calls = budget_calls
+        self.budget = budget or Budget(budget_calls, budget_money)
         self.progress = progress
         self.attempts = attempts
         self.backoff_s = backoff_s
@@ -440,14 +443,20 @@ class Acquisition:
 
     async def _attempt(self, body, fields):
         async with self.pace.slot():
-            if self.budget_calls is not None and self.calls >= self.budget_calls:
-                raise RunStopped(f"the budget of {self.budget_calls} calls is spent; what was answered is recorded.")
-            self.calls += 1
             try:
-                row = parse_answer(*await self._reach(body))
+                held = await self.budget.hold(body, self.stack.price)
+            except BudgetSpent as spent:
+                raise RunStopped(f"{self.stack.name}: {spent}; what was answered is recorded.") from None
+            self.calls += 1
+            bill = {}  # no usage: the estimate is charged, unless the endpoint says that nothing was answered
+            try:
+                row = bill = parse_answer(*await self._reach(body))
             except Unusable as fault:
+                bill = {} if fault.charged else None
                 self.pace.overloaded(fault.wait) if fault.overloaded else self.pace.fault()
                 raise
+            finally:
+                self.budget.settle(held, body, self.stack.price, bill)
             self._unwritten += 1
             self._queue.put_nowait({**fields, **row})  # here, so that nothing can come between answer and queue
             self.pace.went_well()

@@ -6,6 +6,7 @@ come back to the planted numbers up to the planted retry noise.
 
 import asyncio
 import os
+import secrets
 from contextlib import suppress
 
 import nbformat
@@ -53,7 +54,7 @@ def parameters(notebook, folder, **others):
 def report(smoke):
     """The whole smoke report, executed once: every notebook asks the endpoint for what it needs."""
     study, folder = smoke
-    os.environ["ASV_SMOKE_KEY"] = "smoke"
+    os.environ["ASV_SMOKE_KEY"] = secrets.token_hex(16)
     with Endpoint(port=8808, answers=read_answers(folder / "data/answers.jsonl")) as endpoint:
         for name in NOTEBOOKS:
             execute(notebook_source(name), folder / f"{name}.ipynb", parameters(name, folder), progress=False)
