@@ -47,7 +47,8 @@ OUT := outputs/$(PROFILE)
 STATE := .work/$(PROFILE)
 EXECUTED := $(REPORTS:%=$(OUT)/%.ipynb)
 EXECUTED_TOOLS := $(TOOLS:%=$(OUT)/tools/%.ipynb)
-CHOSEN := $(if $(NB),$(filter %/$(NB).ipynb,$(EXECUTED)),$(or $(REPORTS_$(PROFILE):%=$(OUT)/%.ipynb),$(EXECUTED)))
+USUAL := $(or $(REPORTS_$(PROFILE):%=$(OUT)/%.ipynb),$(EXECUTED))
+CHOSEN := $(if $(NB),$(filter %/$(NB).ipynb,$(EXECUTED)),$(USUAL))
 SUB = $(MAKE) --no-print-directory
 
 # What an executed notebook depends on, besides its source. The recordings' journal is left out: a run writes it.
@@ -150,7 +151,7 @@ $(EXECUTED_TOOLS): $(OUT)/tools/%.ipynb: notebooks/tools/%.ipynb $(NEEDS) | $(OU
 	@echo "Executing $*"; $(EXECUTE)
 
 # The front page reads the tables that all the others write.
-$(filter %/00_overview.ipynb,$(EXECUTED)): $(filter-out %/00_overview.ipynb,$(EXECUTED))
+$(filter %/00_overview.ipynb,$(EXECUTED)): $(filter-out %/00_overview.ipynb,$(USUAL))
 
 $(OUT)/index.html: $(CHOSEN) $(wildcard helpers/site.py) | $(READY)
 	@$(PY) -m helpers.site $(PROFILE)

@@ -92,12 +92,13 @@ async def ask_missing(plan, study, stack, store, *, section="", order=None, budg
         readouts = {fields["readout"] for fields, _ in cells}
         async with client_for(stack, timeout_s=timeout_s) as client:
             budget = budget or Budget()
-            if budget.money is not None and budget.spent + _probe_at_most(stack) > budget.money:
+            most = _probe_at_most(stack)
+            if budget.money is not None and budget.spent + most > budget.money:
                 raise RunStopped(
-                    f"{stack.name}: its probe can cost {_probe_at_most(stack):.2g} {stack.price['currency']}, of the budget of "
+                    f"{stack.name}: its probe can cost {most:.2g} {stack.price['currency']}, of the budget of "
                     f"{budget.money:g} {budget.money - budget.spent:.2g} is left; raise the budget."
                 )
             calls = await ensure_probed(stack, client, store, readouts=readouts, budget_calls=budget.calls_left)
-            budget.charge(calls, _probe_at_most(stack) if calls else 0.0)
+            budget.charge(calls, most if calls else 0.0)
             run = Acquisition(store, stack, client, budget=budget, progress=progress)
             return await run.run(cells)

@@ -43,6 +43,7 @@ class Budget:
     def __init__(self, calls=None, money=None):
         self.calls, self.money = calls, money
         self.used, self.spent, self.held = 0, 0.0, 0.0
+        self._out = 0  # requests whose money is held; a sum of floats need not come back to zero
         self._rate = None
         self._settled = asyncio.Event()
 
@@ -63,7 +64,7 @@ class Budget:
         Raises BudgetSpent where the budget has no room for it.
         """
         if self.money is not None:
-            while self.spent + self.held + self.most(body, price) > self.money and self.held > 0:
+            while self.spent + self.held + self.most(body, price) > self.money and self._out:
                 self._settled.clear()
                 await self._settled.wait()
         if self.calls is not None and self.used >= self.calls:
@@ -76,11 +77,13 @@ class Budget:
             )
         self.used += 1
         self.held += estimate
+        self._out += 1
         return estimate
 
     def settle(self, estimate, body, price, row):
         """Release what was held; charge the answer's usage, the estimate where it has none, nothing for None."""
-        self.held = max(0.0, self.held - estimate)
+        self._out -= 1
+        self.held = max(0.0, self.held - estimate) if self._out else 0.0
         if row is not None and price:
             charged = cost(row, price)
             self.spent += estimate if charged is None else charged

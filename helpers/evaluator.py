@@ -36,6 +36,7 @@ FIRST_LOOK = 20  # settled cells before the spoiled share is looked at
 TRANSIENT = (408, 409, 425, 429)
 SHOWN = 200  # characters of an answer that an error may show
 REDACTED_KEY = "[key]"
+BEARER = {"security": {"bearer_auth": True}}
 
 
 class Unusable(Exception):
@@ -230,12 +231,14 @@ async def ask_once(client, body):
     asked_at, start, meaning = time.time(), time.monotonic(), None
     try:
         async with asyncio.timeout(_seconds(client.timeout)):
-            answer = await client.chat.completions.with_raw_response.create(**_client_arguments(body))
+            # client.chat.completions.create would walk every field of the body by its type annotations first, and
+            # parse the answer into objects: a quarter of the time of an answer. The wire sees the same request.
+            text = await client.post("/chat/completions", cast_to=str, body=body, options=BEARER)
     except (openai.OpenAIError, TimeoutError) as error:
         meaning = classify_error(error, client.api_key)
     if meaning is not None:  # raised here, so that the client's error and its request headers are let go
         raise meaning
-    return without_key(answer.http_response.text, client.api_key), asked_at, time.monotonic() - start
+    return without_key(text, client.api_key), asked_at, time.monotonic() - start
 
 
 def _seconds(timeout):
@@ -502,14 +505,6 @@ class Acquisition:
                 self._unwritten -= len(rows)
                 self._room.set()
                 bar.update(len(rows))
-
-
-def _client_arguments(body):
-    """A request body as arguments of the client: fields it does not know travel in ``extra_body``."""
-    known = ("model", "messages", "logprobs", "top_logprobs", "max_tokens", "temperature", "seed", "logit_bias")
-    plain = {k: v for k, v in body.items() if k in known}
-    other = {k: v for k, v in body.items() if k not in known}
-    return {**plain, "extra_body": other or None}
 
 
 def unrecorded(plan, stack, recordings):

@@ -137,7 +137,7 @@ def interval(replicates, level=0.95, *, method="percentile", n=None, point=None)
         ``percentile``: the quantiles of the replicates, as in the paper. ``expanded``: the same at wider
         levels. ``t``: point ± Student's t times the replicates' standard deviation times sqrt(n / (n - 1)).
     n : int
-        Number of resampled trajectories; of the smaller outcome for outcome-stratified draws. Not for ``percentile``.
+        Number of resampled trajectories, of both outcomes together for an AUC; ``percentile`` needs none.
     point : (...) array, optional
         Centre of ``t``; the replicates' mean without it.
 

@@ -21,7 +21,9 @@ from helpers.acquire import ask_missing
 from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells
 from helpers.freeze import obtain_views
 from helpers.params import ROOT, ParameterError, profiles
-from helpers.plan import add_keys, cell_messages, load_study, short_hash
+from helpers.plan import CELL, add_keys, cell_messages, load_study, short_hash
+from helpers.probe import CALLS as PROBE_CALLS
+from helpers.probe import refusal, saved_probe
 from helpers.recordings import Recordings
 from helpers.reducers import endpoint_margins, read_cells
 from helpers.stacks import StackError, load_stacks
@@ -29,6 +31,8 @@ from helpers.tasks import DataError
 from helpers.views import ENDPOINTS, GENERATED
 
 CHARACTERS_PER_TOKEN = 4.0  # until a stack's own recordings say better
+MEASURED_CELLS = 400  # recorded prompts that are measured at most
+UNSEEN_TOKENS, UNSEEN_SHARE = 600, 0.35  # of a prompt whose view does not exist yet: size, part new to the cache
 
 
 @dataclass(frozen=True)
@@ -117,38 +121,137 @@ def trie_share(prompts):
     return (total - shared) / total if total else 1.0
 
 
-def forecast(section, study, setting):
-    """One row a stack: calls, tokens, money and time that a section still needs."""
-    plan = add_keys(section.plan(section_ids(section, study)), study, setting.stacks)
+def prompt_text(row, study):
+    """All characters of a cell's prompt; None where its view has not been frozen."""
+    messages = cell_messages(row, study)
+    return None if messages is None else "".join(m["content"] for m in messages)
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How prompt tokens of a stack are counted: characters a token, and the recorded cells that say so (0: a guess)."""
+
+    characters: float = CHARACTERS_PER_TOKEN
+    cells: int = 0
+
+    @property
+    def note(self):
+        """What a reader is told about a count."""
+        return f"measured, {self.characters:.2f} characters a token" if self.cells else "estimated"
+
+
+def measured_counting(plan, study, table, most=MEASURED_CELLS):
+    """Counting of one stack from those of a plan's cells that are recorded with their prompt tokens.
+
+    Parameters
+    ----------
+    plan : keyed DataFrame of one stack
+    table : Arrow table of its recordings with ``key`` and ``prompt_tokens``
+    most : int, cells that are looked at, spread evenly over the plan
+    """
+    tokens = dict(zip(table["key"].to_pylist(), table["prompt_tokens"].to_pylist(), strict=True))
+    rows = [row for row in plan.itertuples(index=False) if tokens.get(row.key)]
+    rows = rows[:: -(-len(rows) // most)] if rows else []
+    characters = sum(len(prompt_text(row, study)) for row in rows)
+    return Counting(characters / sum(tokens[row.key] for row in rows), len(rows)) if rows else Counting()
+
+
+def forecasts(chosen, study, setting):
+    """Rows of :func:`forecast` for several sections; what one has recorded tells the others' tokens too."""
+    plans = [add_keys(section.plan(section_ids(section, study)), study, setting.stacks) for section in chosen]
+    every = pd.concat(plans, ignore_index=True)
+    counting = {
+        name: measured_counting(part.drop_duplicates("key"), study, setting.store(name).table(["key", "prompt_tokens"]))
+        for name, part in every.groupby("stack", sort=False)
+    }
+    return [row for section, plan in zip(chosen, plans, strict=True)
+            for row in forecast(section, plan, study, setting, counting)]  # fmt: skip
+
+
+def forecast(section, plan, study, setting, counting):
+    """One row a stack: calls, tokens, money and time that a section still needs.
+
+    Parameters
+    ----------
+    plan : the section's keyed plan
+    counting : dict of stack name to Counting
+    """
     rows = []
     for name in dict.fromkeys(plan["stack"]):
         stack, part = setting.stacks[name], plan[plan["stack"] == name]
-        store = setting.store(name)
-        recorded = part["key"].isin(store.keys())
-        todo = part[~recorded].drop_duplicates(["trajectory_id", "state", "template", "view", "authority", "layout", "assessed",
-                                                "source_order", "readout", "view_state", "wave"])  # fmt: skip
-        ready = todo[todo["key"].notna()]
-        prompts = ["".join(m["content"] for m in cell_messages(r, study)) for r in ready.itertuples(index=False)]
-        per_prompt = np.mean([len(p) for p in prompts]) / CHARACTERS_PER_TOKEN if prompts else np.nan
-        tokens = 0 if len(todo) == 0 else len(todo) * (per_prompt if np.isfinite(per_prompt) else 600)
-        fresh = tokens * (trie_share(prompts) if prompts else 0.35)
-        price, speed = stack.price, stack.tokens_per_s
-        seconds = (fresh / speed["prompt"] if stack.kind == "embedded" else tokens / speed["prompt"]) + (
-            len(todo) / speed["completion"] if stack.kind == "embedded" else 0
-        )
+        recorded = part["key"].isin(setting.store(name).keys())
+        todo = part[~recorded].drop_duplicates(list(CELL))
+        tokens, fresh, note = prompt_tokens(todo, study, counting[name])
+        speed, local = stack.tokens_per_s, stack.kind == "embedded"
+        seconds = (fresh if local else tokens) / speed["prompt"] + (len(todo) / speed["completion"] if local else 0)
         rows.append(
             {
-                "section": section.name, "stack": name, "planned": part["key"].nunique(), "recorded": int(recorded.sum()),
-                "to ask": len(todo), "views to generate": int(part["key"].isna().any()) and _views_missing(section, study),
-                "prompt tokens": round(tokens), "of them new to the cache": round(fresh),
-                "money": round(tokens * price["input"] / 1e6 + len(todo) * price["output"] / 1e6, 2),
-                "money, cached input": round(
-                    (fresh * price["input"] + (tokens - fresh) * price["cached_input"]) / 1e6 + len(todo) * price["output"] / 1e6, 2
-                ),
-                "minutes": round(seconds / 60, 1),
+                "section": section.name, "stack": name, "planned": part["key"].nunique(),
+                "recorded": int(recorded.sum()), "to ask": len(todo),
+                "views to generate": _views_missing(section, study) if part["key"].isna().any() else 0,
+                "prompt tokens": round(tokens), "counted": note, "of them new to the cache": round(fresh),
+                **prices(tokens, fresh, len(todo), stack), "minutes": round(seconds / 60, 1),
             }
         )  # fmt: skip
     return rows
+
+
+def prompt_tokens(todo, study, counting):
+    """Prompt tokens of cells, those of them that no cached prefix covers, and how they were counted."""
+    prompts = [p for row in todo.itertuples(index=False) if (p := prompt_text(row, study)) is not None]
+    if not len(todo):
+        return 0, 0, ""
+    if not prompts:
+        tokens, share = len(todo) * UNSEEN_TOKENS, UNSEEN_SHARE
+        note = f"estimated, {UNSEEN_TOKENS} a prompt, no view yet"
+    else:
+        tokens = len(todo) * sum(map(len, prompts)) / len(prompts) / counting.characters
+        share, note = trie_share(prompts), counting.note
+        note += f", {len(todo) - len(prompts)} without their view at the mean" if len(prompts) < len(todo) else ""
+    return tokens, tokens * share, note
+
+
+def prices(tokens, fresh, calls, stack):
+    """Money at list price, with cached input, and by the batch service, each in the price's currency.
+
+    The one generated token of a call is priced at the list price throughout: the file holds no batch price of output.
+    """
+    price, answers = stack.price, calls * stack.sampling["max_tokens"] * stack.price["output"]
+    return {
+        "list": round((tokens * price["input"] + answers) / 1e6, 2),
+        "cached input": round((fresh * price["input"] + (tokens - fresh) * price["cached_input"] + answers) / 1e6, 2),
+        "batch": round((tokens * price["batch"] + answers) / 1e6, 2),
+        "currency": price["currency"],
+    }
+
+
+def stack_notes(names, setting):
+    """One sentence a stack: what its probe found, and where its prices come from."""
+    lines = []
+    for name in names:
+        stack, store = setting.stacks[name], setting.store(name)
+        found = saved_probe(store.parquet.parent, stack)
+        reason = found and refusal(found, stack)
+        probed = f"not probed yet, which takes {PROBE_CALLS} calls" if not found else f"its probe refuses it: {reason}"
+        if found and not reason:
+            scaled = {True: "yes", False: "no", None: "unclear"}[found["scaled_by_temperature"]]
+            probed = (f"probed: {found['alternatives']} alternatives, every label one token, scaled by the "
+                      f"temperature: {scaled}, answered by {found['returned_model']}")  # fmt: skip
+        price = stack.price
+        lines.append(f"{name}: {probed}. Prices a million tokens of {price.get('date')}: {price.get('source')}.")
+    return lines
+
+
+def print_plan(rows, setting):
+    """Print the forecast, its totals by currency, and the stacks' notes."""
+    frame = pd.DataFrame(rows)
+    print(frame.to_string(index=False))
+    money = [f"{part['list'].sum():.2f} {currency} at list price ({part['cached input'].sum():.2f} with cached input, "
+             f"{part['batch'].sum():.2f} by batch)" for currency, part in frame.groupby("currency")]  # fmt: skip
+    print(f"\nin all: {frame['to ask'].sum():,} calls, about {frame['minutes'].sum():.0f} minutes, {'; '.join(money)}.")
+    print(f"Estimated prompt tokens are counted at {CHARACTERS_PER_TOKEN:g} characters each; measured ones by what "
+          "recorded prompts of the stack took.")  # fmt: skip
+    print("\n".join(stack_notes(list(dict.fromkeys(frame["stack"])), setting)))
 
 
 def _views_missing(section, study):
@@ -271,11 +374,7 @@ def main(arguments=None):
         setting = Setting.of(options.profile)
         if options.action == "plan":
             study = setting.study(options.first)
-            rows = [row for s in setting.chosen(options.sections) for row in forecast(s, study, setting)]
-            frame = pd.DataFrame(rows)
-            print(frame.to_string(index=False))
-            print(f"\nin all: {frame['to ask'].sum():,} calls, about {frame['minutes'].sum():.0f} minutes, "
-                  f"{frame['money'].sum():.2f} USD; tokens are estimated at {CHARACTERS_PER_TOKEN} characters each.")  # fmt: skip
+            print_plan(forecasts(setting.chosen(options.sections), study, setting), setting)
         elif options.action == "run":
             asyncio.run(record(setting, options.sections, first=options.first))
             export(setting)

@@ -97,11 +97,7 @@ def holds(n, replications, draws, seed=7):
         found = [*replicate(*study, draws, r), auc_difference(n, draws, r, rng)]
         point, drawn = np.array([p for p, _ in found]), np.stack([d for _, d in found], axis=1)
         for m, method in enumerate(METHODS):
-            means, ranks = (
-                interval(drawn[:, part], method=method, n=size, point=point[part])
-                for part, size in ((slice(0, -1), n), (slice(-1, None), n // 2))
-            )
-            low, high = (np.concatenate(ends) for ends in zip(means, ranks, strict=True))
+            low, high = interval(drawn, method=method, n=n, point=point)
             held[r, :, m] = (low <= truth) & (truth <= high)
             width[r, :, m] = high - low
     return held, width

@@ -66,10 +66,9 @@ def test_a_request_waits_for_those_that_are_out_and_goes_when_they_cost_less_tha
         await asyncio.sleep(0.01)
         waited = not second.done()
         budget.settle(first, BODY, PRICE, {"prompt_tokens": 90, "completion_tokens": 1})
-        await second
+        held = await second
         with pytest.raises(BudgetSpent, match="budget of .* USD is spent"):
-            budget.settle(0.0, BODY, PRICE, {"prompt_tokens": 400, "completion_tokens": 3})
-            budget.held = 0.0
+            budget.settle(held, BODY, PRICE, {"prompt_tokens": 390, "completion_tokens": 3})
             await budget.hold(BODY, PRICE)
         return waited, budget.used
 

@@ -293,3 +293,35 @@ def test_a_missing_score_makes_the_auc_missing_and_is_not_ranked_last(position):
     point, replicates = auc_draws(np.column_stack([scores, [4, 3, 2, 1]]), outcomes, draws=20)
     assert np.isnan(point[0]) and np.isnan(replicates[:, 0]).all()
     assert point[1] == pytest.approx(0.75) and np.isfinite(replicates[:, 1]).all()
+
+
+# -- intervals for few trajectories -----------------------------------------------------------------
+
+
+def test_the_t_interval_is_point_plus_t_times_the_unbiased_spread():
+    replicates = np.random.default_rng(2).normal(3.0, 0.5, size=4000)
+    low, high = interval(replicates, method="t", n=8, point=3.1)
+    half = 2.364624 * np.std(replicates) * np.sqrt(8 / 7)  # t quantile of 0.975 with 7 degrees of freedom
+    assert (low, high) == (pytest.approx(3.1 - half), pytest.approx(3.1 + half))
+    assert sum(interval(replicates, method="t", n=8)) / 2 == pytest.approx(replicates.mean())
+
+
+def test_the_expanded_interval_is_the_percentile_interval_at_a_wider_level():
+    replicates = np.random.default_rng(2).exponential(size=(4000, 2))
+    wider = 1 - 2 * 0.00573752  # normal tail beyond sqrt(8 / 7) times 2.364624
+    np.testing.assert_allclose(interval(replicates, method="expanded", n=8), interval(replicates, wider), rtol=1e-4)
+
+
+def test_with_many_trajectories_the_three_intervals_agree():
+    replicates = np.random.default_rng(2).normal(size=40_000)
+    percentile = interval(replicates)
+    for method in ("expanded", "t"):
+        assert interval(replicates, method=method, n=100_000) == pytest.approx(percentile, abs=0.03)
+
+
+def test_unknown_methods_and_missing_numbers_of_trajectories_are_refused():
+    with pytest.raises(ValueError, match="method 'bca'; use one of percentile, expanded, t"):
+        interval([1.0, 2.0], method="bca", n=9)
+    for n in (None, 1):
+        with pytest.raises(TooFewTrajectories, match="needs n, the number of resampled trajectories"):
+            interval([1.0, 2.0], method="expanded", n=n)

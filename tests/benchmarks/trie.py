@@ -69,7 +69,8 @@ def ratio(name, plan, study, stack):
             found = asyncio.run(_asked(cells, stack, url, key, folder))
         finally:
             del os.environ[embedded.KEY_VARIABLE]
-    assert sorted(found["prompt_tokens"]) == sorted(map(len, tokens)), "the server counts other prompts than it tokenises"
+    counted = sorted(found["prompt_tokens"])
+    assert counted == sorted(map(len, tokens)), "the server counts other prompts than it tokenises"
     evaluated = int((found["prompt_tokens"] - found["cached_tokens"]).sum())
     return [
         Figure(f"{name}: prompt tokens of {len(cells)} requests", sum(map(len, tokens)), "tokens"),

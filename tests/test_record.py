@@ -1,0 +1,89 @@
+"""`make plan`: what is still to ask, how tokens are counted, what it costs, and what the probe said."""
+
+import re
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from helpers import record
+from helpers.probe import CALLS
+from helpers.record import Counting, Section, Setting, forecasts, measured_counting, prices, prompt_text, trie_share
+from helpers.sections import global_replay
+from tests.conftest import joint_and_binary, loopback_stack, obtained, tiny_plan
+
+SECTION = Section("01_global_replay", lambda ids: global_replay(ids, "loopback"))
+
+
+@pytest.fixture
+def setting(tmp_path):
+    """A profile whose recordings lie in a scratch folder and whose evaluator answers nowhere."""
+    return Setting({"RECORDINGS": str(tmp_path)}, {"loopback": loopback_stack("http://127.0.0.1:9/v1")})
+
+
+def test_shared_prefixes_count_once():
+    # in order: ab, abcd, abx -> 2 + 2 + 1 of 9 characters
+    assert trie_share(["abx", "ab", "abcd"]) == pytest.approx(5 / 9)
+    assert trie_share([]) == 1.0
+
+
+def test_prices_at_list_with_cached_input_and_by_batch():
+    stack = loopback_stack("http://127.0.0.1:9/v1")
+    found = prices(3e6, 1e6, 200_000, stack)  # 2.0 input, 0.5 cached, 8.0 output, 1.0 batch a million
+    assert found == {"list": 6 + 1.6, "cached input": 2 + 1 + 1.6, "batch": 3 + 1.6, "currency": "USD"}
+
+
+def test_without_recordings_tokens_are_estimated_and_the_plan_says_so(study, setting, capsys):
+    (row,) = rows = forecasts([SECTION], study, setting)
+    prompts = [prompt_text(r, study) for r in SECTION.plan(list(study.trajectories)).itertuples(index=False)]
+    assert (row["planned"], row["recorded"], row["to ask"], row["counted"]) == (192, 0, 192, "estimated")
+    assert row["prompt tokens"] == round(sum(map(len, prompts)) / 4)
+    record.print_plan(rows, setting)
+    said = capsys.readouterr().out
+    assert f"not probed yet, which takes {CALLS} calls" in said and "in all: 192 calls" in said
+    assert re.search(r"USD at list price \(.* with cached input, .* by batch\)", said)
+
+
+def test_recorded_cells_say_how_many_characters_a_token_has(study, endpoint, setting, capsys):
+    server = endpoint()
+    setting.stacks["loopback"] = stack = loopback_stack(server.url)
+    part = tiny_plan(study, states=(3,), channels=joint_and_binary())
+    obtained(part, study, stack, setting.common["RECORDINGS"], acquire="missing")
+    sections = [SECTION, Section("04_matched_cube", lambda ids: tiny_plan(study, channels=joint_and_binary()))]
+    rows = forecasts(sections, study, setting)
+    table = setting.store("loopback").table()
+    characters = sum(len(prompt_text(r, study)) for r in part.itertuples(index=False))
+    rate = characters / sum(table["prompt_tokens"].to_pylist())
+    assert rate != 4.0 and [r["counted"] for r in rows] == [f"measured, {rate:.2f} characters a token"] * 2
+    assert [r["recorded"] for r in rows] == [0, 40] and rows[1]["to ask"] == 40
+    record.print_plan(rows, setting)
+    said = capsys.readouterr().out
+    assert "probed: 20 alternatives, every label one token" in said and "answered by tiny-1" in said
+
+
+def test_cells_without_a_view_are_said_to_be_taken_at_the_mean(study, setting):
+    some = replace(study, views=dict(list(study.views.items())[:3]))
+    (row,) = forecasts([SECTION], some, setting)
+    assert row["counted"] == f"estimated, {96 - 3 * 4} without their view at the mean" and row["to ask"] == 192
+
+
+def test_measured_cells_are_spread_over_the_plan(study):
+    plan = tiny_plan(study).assign(key=[f"k{i:02d}" for i in range(16)])
+    lengths = [len(prompt_text(r, study)) for r in plan.itertuples(index=False)]
+    table = pa.table({"key": plan["key"], "prompt_tokens": pa.array([100] * 15 + [None], pa.int32())})
+    found = measured_counting(plan, study, table, most=4)
+    assert found.cells == 4 and found.characters == pytest.approx(sum(lengths[:15:4]) / 400)
+    assert measured_counting(plan.assign(key="other"), study, table) == Counting()
+
+
+def test_an_unknown_profile_or_section_is_refused_with_those_that_exist(capsys):
+    assert record.main(["plan", "--profile", "papier"]) == 1
+    assert "no profile 'papier'; there are embedded" in capsys.readouterr().err
+    assert record.main(["plan", "--sections", "07_other"]) == 1
+    assert "no section ['07_other']; there are 04_matched_cube" in capsys.readouterr().err
+
+
+def test_the_plan_of_the_shipped_study_has_prices_and_their_source(capsys):
+    assert record.main(["plan", "--first", "1", "--sections", "05_bridge"]) == 0
+    said = capsys.readouterr().out
+    assert "qwen-1.5b: " in said and "qwen-0.5b: " in said and "cached input" in said and "runs on this machine" in said
