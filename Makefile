@@ -28,10 +28,11 @@ export PYTHONHASHSEED := 0
 
 PROFILES := $(patsubst params/%/common.yml,%,$(sort $(wildcard params/*/common.yml)))
 REPORTS := $(sort $(notdir $(basename $(wildcard notebooks/*.ipynb))))
-# A profile that runs live on a user's own questions executes the global replay only, unless NB says otherwise.
-REPORTS_pubmedqa := 01_global_replay
-# The sections whose recordings ship; the others join as they are recorded.
-REPORTS_embedded := 00_overview 01_global_replay
+# Notebooks that a profile leaves out unless NB names them: sections whose recordings do not ship yet, and, live on a
+# user's own questions, everything but the global replay.
+SECTIONS := 02_retry 03_retrieval_face 04_matched_cube 05_bridge 06_source_only A1_controls
+LEFT_OUT_embedded := $(SECTIONS)
+LEFT_OUT_pubmedqa := 00_overview $(SECTIONS)
 TOOLS := $(sort $(notdir $(basename $(wildcard notebooks/tools/*.ipynb))))
 
 ifeq ($(filter $(PROFILES),$(PROFILE)),)
@@ -47,7 +48,7 @@ OUT := outputs/$(PROFILE)
 STATE := .work/$(PROFILE)
 EXECUTED := $(REPORTS:%=$(OUT)/%.ipynb)
 EXECUTED_TOOLS := $(TOOLS:%=$(OUT)/tools/%.ipynb)
-USUAL := $(or $(REPORTS_$(PROFILE):%=$(OUT)/%.ipynb),$(EXECUTED))
+USUAL := $(filter-out $(LEFT_OUT_$(PROFILE):%=$(OUT)/%.ipynb),$(EXECUTED))
 CHOSEN := $(if $(NB),$(filter %/$(NB).ipynb,$(EXECUTED)),$(USUAL))
 SUB = $(MAKE) --no-print-directory
 
@@ -81,7 +82,7 @@ IS_NEW = -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 	  echo "Setting up .venv with uv."; \
 	  [ -x .venv/bin/python ] || uv venv --quiet --python '>=3.11' .venv; \
 	  uv pip sync --quiet --python .venv/bin/python --require-hashes requirements.lock; \
-	  uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .; \
+	  uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e . pip==26.3; \
 	else \
 	  found=; for p in $(PYTHONS); do if $$p $(IS_NEW) 2>/dev/null; then found=$$p; break; fi; done; \
 	  if [ -z "$$found" ]; then echo "error: no Python 3.11 or newer on PATH. Install one, or say" \

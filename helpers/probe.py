@@ -114,7 +114,7 @@ def refusal(found, stack, readouts=("joint", "binary")):
     if found["alternatives"] < FEWEST_ALTERNATIVES:
         came = found["alternatives"]
         return f"only {came} alternatives come back, at least {FEWEST_ALTERNATIVES} are needed; raise top_logprobs."
-    gone = [label for readout in readouts for label in LABELS[readout] if not found["labels"][label]]
+    gone = [label for readout in LABELS if readout in readouts for label in LABELS[readout] if not found["labels"][label]]
     if gone:
         odd = f" (values that are no log-probabilities: {', '.join(found['sentinels'])})" if found["sentinels"] else ""
         names = ", ".join(gone)

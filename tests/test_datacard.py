@@ -1,0 +1,13 @@
+"""The data card's counts are those of the data."""
+
+from helpers import datacard
+
+
+def test_the_counted_part_of_the_card_is_current():
+    text = datacard.CARD.read_text(encoding="utf-8")
+    assert datacard.updated(text, datacard.counted()) == text, "run `python -m helpers.datacard`"
+
+
+def test_only_the_counted_part_is_replaced():
+    text = f"before\n{datacard.BEGIN}\nold\n{datacard.END}\nafter\n"
+    assert datacard.updated(text, ["- new"]) == f"before\n{datacard.BEGIN}\n- new\n{datacard.END}\nafter\n"
