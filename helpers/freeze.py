@@ -1,6 +1,7 @@
 """Freeze what later runs only read: traces from tasks, and views from states."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import openai
@@ -8,10 +9,10 @@ from tqdm import tqdm
 
 from helpers import embedded
 from helpers.evaluator import client_for
-from helpers.views import freeze_views, view_id, wanted_views
+from helpers.views import ENDPOINTS, freeze_views, view_id, wanted_views
 from helpers.workflow import Workflow, freeze
 
-SLOTS = 4  # texts generated side by side by the embedded server
+SLOTS = 2  # texts generated side by side by the embedded server; more would each evaluate the shared prompt again
 
 
 async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded", progress=True):
@@ -36,6 +37,46 @@ async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded",
             bar.update()
         bar.close()
     return study.with_views(path)
+
+
+def combined_words(study, name, kind="generated-128"):
+    """Words of a trajectory's views before and after retrieval together; None where one is not frozen."""
+    texts = [study.views.get(view_id(name, state, kind)) for state in ENDPOINTS]
+    return None if None in texts else sum(len(text.split()) for text in texts)
+
+
+def choose_donors(study):
+    """Donor of each trajectory: same task family, nearest combined word count, ties by file order.
+
+    Trajectories whose views are not frozen neither give nor receive; one without a relative has no donor.
+    """
+    words = {name: combined_words(study, name) for name in study.trajectories}
+    words = {name: count for name, count in words.items() if count is not None}
+    donors = {}
+    for name, count in words.items():
+        family = study.task(name)["family"]
+        relatives = [other for other in words if other != name and study.task(other)["family"] == family]
+        if relatives:
+            donors[name] = min(relatives, key=lambda other: abs(words[other] - count))
+    return donors
+
+
+def obtain_donors(study, path, *, acquire="recorded"):
+    """The study with a donor view for both ends of the retrieve step; chosen once, then frozen.
+
+    ``recorded`` leaves the study as it is. A donor that is frozen stays, also when a nearer one appears later.
+    """
+    if acquire == "recorded":
+        return study
+    rows = []
+    for name, donor in choose_donors(study).items():
+        for state in ENDPOINTS:
+            if view_id(name, state, "donor") not in study.views:
+                text = study.views[view_id(donor, state, "generated-128")]
+                rows.append({"trajectory_id": name, "state": state, "kind": "donor", "text": text, "donor": donor})
+    with Path(path).open("a", encoding="utf-8") as out:
+        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return study.with_views(path) if rows else study
 
 
 async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, library, progress=True):

@@ -19,7 +19,7 @@ import yaml
 from helpers import sections
 from helpers.acquire import ask_missing
 from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells
-from helpers.freeze import obtain_views
+from helpers.freeze import obtain_donors, obtain_views
 from helpers.params import ROOT, ParameterError, profiles
 from helpers.plan import CELL, add_keys, cell_messages, load_study, short_hash
 from helpers.probe import CALLS as PROBE_CALLS
@@ -59,7 +59,7 @@ def recording_order(stack, second):
         Section("03_retrieval_face", lambda ids: sections.retrieval_face(ids, stack), short),
         Section("01_global_replay", lambda ids: sections.global_replay(ids, stack), short, sections.ALL_STATES),
         Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 6, "prefix-groups"),
-        Section("A1_controls", lambda ids: sections.controls(ids, stack), short, first=12),
+        Section("A1_controls", lambda ids: sections.controls(ids, stack), (*short, "donor"), first=12),
     ]  # fmt: skip
 
 
@@ -287,6 +287,8 @@ async def obtain_views_of(section, study, setting, generator, progress):
     kinds = [k for k in section.kinds if k in GENERATED]
     path = ROOT / setting.common["VIEWS"]
     done = await obtain_views(part, kinds, section.states, path, generator, acquire="missing", progress=progress)
+    if "donor" in section.kinds:
+        done = obtain_donors(done, path, acquire="missing")
     return type(study)(study.tasks, study.trajectories, {**study.views, **done.views})
 
 

@@ -13,7 +13,8 @@ from nbconvert import HTMLExporter
 
 from helpers.params import ROOT, ParameterError, profiles
 
-_MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$])\$([^$\n]+?)\$(?!\d)", re.DOTALL)
+# A dollar opens a formula before a non-space and closes it after one and not before a digit, so prices stay prices.
+_MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$])\$(?=\S)([^$\n]+?)(?<=\S)\$(?!\d)", re.DOTALL)
 _STYLE = """
 body { max-width: 46rem; margin: 2rem auto; padding: 0 1rem; font: 17px/1.5 system-ui, sans-serif; color: #222; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .3rem; } p { margin: .4rem 0; }

@@ -1,0 +1,55 @@
+"""Donors: same family, nearest length, chosen once and then frozen."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from helpers.freeze import choose_donors, obtain_donors
+from helpers.plan import Study
+from helpers.traces import parse_trajectory
+from helpers.views import ENDPOINTS, view_id
+from tests import simulate
+
+
+@pytest.fixture()
+def study():
+    """Eleven simulated trajectories; number i has views of 10 + 3 i words, the last has none."""
+    tasks, _, rows, _ = simulate.synthetic_rows(11)
+    trajectories = {r["trajectory_id"]: parse_trajectory(r) for r in rows}
+    names = list(trajectories)
+    views = {view_id(n, s, "generated-128"): "word " * (10 + 3 * i) for i, n in enumerate(names[:-1]) for s in ENDPOINTS}
+    return Study({t["task_id"]: t for t in tasks}, trajectories, views)
+
+
+def test_a_donor_is_another_trajectory_of_the_same_family_with_the_nearest_length(study):
+    donors = choose_donors(study)
+    names = list(study.trajectories)
+    assert donors[names[0]] == names[5] and donors[names[7]] == names[2]
+    for name, donor in donors.items():
+        assert donor != name and study.task(donor)["family"] == study.task(name)["family"]
+
+
+def test_a_trajectory_without_views_neither_gives_nor_receives(study):
+    last = list(study.trajectories)[-1]
+    donors = choose_donors(study)
+    assert last not in donors and last not in donors.values()
+
+
+def test_donors_are_frozen_once_and_stay_when_a_nearer_one_appears(study, tmp_path):
+    path = tmp_path / "views.jsonl"
+    path.touch()
+    first = obtain_donors(study, path, acquire="missing")
+    names = list(study.trajectories)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == 2 * len(choose_donors(study))
+    nearer = {view_id(names[10], s, "generated-128"): "word " * 11 for s in ENDPOINTS}
+    later = obtain_donors(replace(first, views=first.views | nearer), path, acquire="missing")
+    assert choose_donors(later)[names[0]] == names[10]
+    kept = {r["trajectory_id"]: r["donor"] for r in map(json.loads, path.read_text().splitlines())}
+    assert kept[names[0]] == names[5] and kept[names[10]] == names[0]
+
+
+def test_a_recorded_run_writes_nothing(study, tmp_path):
+    assert obtain_donors(study, tmp_path / "views.jsonl") is study
+    assert not (tmp_path / "views.jsonl").exists()
