@@ -51,7 +51,7 @@ def page(notebook, title):
     """One notebook as a self-contained HTML page; nothing is loaded from elsewhere."""
     exporter = HTMLExporter(template_name="lab", require_js_url="", mathjax_url="", jquery_url="", mermaid_js_url="")
     body, _ = exporter.from_notebook_node(readable_copy(notebook), resources={"metadata": {"name": title}})
-    return re.sub(r'<script[^>]*src="[^"]*"[^>]*>\s*</script>', "", body)
+    return re.sub(r"<script\b.*?</script>", "", body, flags=re.DOTALL)  # formulas are MathML: no script is needed
 
 
 def heading(notebook):

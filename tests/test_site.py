@@ -1,7 +1,10 @@
 """The HTML report needs no network, shows formulas and describes its figures."""
 
+import re
+
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers import site
@@ -24,10 +27,8 @@ def notebook():
 
 def test_a_page_loads_nothing_from_elsewhere(notebook):
     page = site.page(notebook, "A title")
-    assert "http-equiv" not in page
-    for part in page.split("<script")[1:]:
-        assert "src=" not in part.split(">")[0]
-    assert "cdnjs" not in page and "unpkg" not in page
+    assert "<script" not in page
+    assert not re.findall(r"(?:src|href)=[\"']https?:", page) and "@import" not in page
 
 
 def test_formulas_become_mathml_and_prices_stay(notebook):
@@ -38,8 +39,8 @@ def test_formulas_become_mathml_and_prices_stay(notebook):
 
 def test_a_figure_carries_its_alternative_text_escaped(notebook):
     page = site.page(notebook, "A title")
-    assert 'alt="gains &amp; &quot;losses&quot; &lt;b&gt;"' in page
-    assert "data:image/png;base64," in page
+    image = BeautifulSoup(page, "html.parser").find("img")
+    assert image["alt"] == 'gains & "losses" <b>' and image["src"].startswith("data:image/png;base64,")
 
 
 def test_title_question_and_findings_are_read_from_the_notebook(notebook):
