@@ -145,18 +145,23 @@ class Results:
         wanted = self.paper.index[self.paper["section"] == self.section]
         return [name for name in wanted if name not in {row["id"] for row in self.rows}]
 
-    def write(self, folder):
-        """Write ``<section>.csv`` and return a table for reading: ours and the published numbers."""
-        self.frame().to_csv(Path(folder) / f"{self.section}.csv", index=False, float_format="%.6g", lineterminator="\n")
+    def readable(self, last=None):
+        """The rows, or the last so many, as a table for reading: ours and the published numbers."""
+        rows = self.rows[-last:] if last else self.rows
         return pd.DataFrame(
             {
-                "quantity": [row["quantity"] for row in self.rows],
-                "unit": [row["unit"] for row in self.rows],
-                "measured here": [amount(r["estimate"], r["low"], r["high"], r["unit"]) for r in self.rows],
-                "published": [amount(r["paper_estimate"], r["paper_low"], r["paper_high"], r["unit"]) for r in self.rows],
+                "quantity": [row["quantity"] for row in rows],
+                "unit": [row["unit"] for row in rows],
+                "measured here": [amount(r["estimate"], r["low"], r["high"], r["unit"]) for r in rows],
+                "published": [amount(r["paper_estimate"], r["paper_low"], r["paper_high"], r["unit"]) for r in rows],
             },
-            index=pd.Index([row["id"] for row in self.rows], name="id"),
+            index=pd.Index([row["id"] for row in rows], name="id"),
         )
+
+    def write(self, folder):
+        """Write ``<section>.csv`` and return the table for reading."""
+        self.frame().to_csv(Path(folder) / f"{self.section}.csv", index=False, float_format="%.6g", lineterminator="\n")
+        return self.readable()
 
 
 def completeness(plan, table, accepted_models=None):
