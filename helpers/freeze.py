@@ -1,7 +1,7 @@
 """Freeze what later runs only read: traces from tasks, and views from states."""
 
 import asyncio
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import openai
@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from helpers import embedded
 from helpers.evaluator import client_for
+from helpers.tasks import append_jsonl
 from helpers.views import ENDPOINTS, freeze_views, view_id, wanted_views
 from helpers.workflow import Workflow, freeze
 
@@ -33,10 +34,18 @@ async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded",
         return study
     async with client_for(stack, slots=SLOTS) as client:
         bar = tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress)
-        async for _ in freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS):
+        rows = []
+        async for row in freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS):
+            rows.append(row)
             bar.update()
         bar.close()
-    return study.with_views(path)
+    return with_views(study, rows)
+
+
+def with_views(study, rows):
+    """The study with frozen rows added to its views."""
+    added = {view_id(row["trajectory_id"], row["state"], row["kind"]): row["text"] for row in rows}
+    return replace(study, views=study.views | added)
 
 
 def combined_words(study, name, kind="generated-128"):
@@ -74,9 +83,9 @@ def obtain_donors(study, path, *, acquire="recorded"):
             if view_id(name, state, "donor") not in study.views:
                 text = study.views[view_id(donor, state, "generated-128")]
                 rows.append({"trajectory_id": name, "state": state, "kind": "donor", "text": text, "donor": donor})
-    with Path(path).open("a", encoding="utf-8") as out:
-        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    return study.with_views(path) if rows else study
+    for row in rows:
+        append_jsonl(path, row)
+    return with_views(study, rows)
 
 
 async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, library, progress=True):

@@ -4,8 +4,6 @@ A bootstrapped mean is (W @ sums) / (W @ counts), W the draw-by-trajectory count
 bootstrapped means is the bootstrapped contrast. A trajectory drawn twice counts twice.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 from scipy.stats import norm
@@ -19,18 +17,6 @@ _BLOCK = 1 << 22  # draws times trajectories that are held at once
 
 class TooFewTrajectories(ValueError):
     """Uncertainty over trajectories needs at least two of them."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A point estimate with an interval, both in ``unit``; ``n`` trajectories, ``observations`` values."""
-
-    value: float
-    low: float
-    high: float
-    level: float
-    n: int
-    observations: int
 
 
 class TrajectoryDraws:

@@ -39,6 +39,14 @@ def profiles(folder=PARAMS):
     return sorted(p.name for p in Path(folder).iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
+def check_profile(profile, folder=PARAMS):
+    """The folder of a profile; ParameterError lists the profiles that exist."""
+    known = profiles(folder)
+    if profile not in known:
+        raise ParameterError(f"no profile {profile!r}.{_suggest(profile, known)} There are: {', '.join(known)}.")
+    return Path(folder) / profile
+
+
 def notebooks(root=ROOT):
     """Sources of all notebooks as ``{name: path}``, from ``notebooks/`` and ``notebooks/tools/``."""
     found = sorted((Path(root) / "notebooks").rglob("*.ipynb"))
@@ -78,13 +86,10 @@ def load_profile(profile, notebook, root=ROOT):
     ``common.yml`` may hold names that other notebooks declare; a name in the notebook's own file must be declared
     there. ``PROFILE`` is the profile's name, where the notebook declares it.
     """
-    folder = Path(root) / "params"
-    if profile not in profiles(folder):
-        known = profiles(folder)
-        raise ParameterError(f"no profile {profile!r}.{_suggest(profile, known)} There are: {', '.join(known)}.")
+    folder = check_profile(profile, Path(root) / "params")
     known = declared(notebook_source(notebook, root))
-    common = _read(folder / profile / "common.yml")
-    own = _read(folder / profile / f"{notebook}.yml")
+    common = read_values(folder / "common.yml")
+    own = read_values(folder / f"{notebook}.yml")
     refuse_unknown(common, dict.fromkeys([*declared_anywhere(root), *SHARED]), f"params/{profile}/common.yml", "any")
     refuse_unknown(own, known, f"params/{profile}/{notebook}.yml")
     return {k: v for k, v in ({"PROFILE": profile} | common).items() if k in known} | own
@@ -159,7 +164,8 @@ def refuse_unknown(values, known, where, owner="this"):
             )
 
 
-def _read(path):
+def read_values(path):
+    """Names and values of one YAML file, empty where there is no file; ParameterError names what is wrong in it."""
     if not path.exists():
         return {}
     where = "/".join(path.parts[-3:])

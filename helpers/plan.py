@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from helpers import prompts
 from helpers.channels import CHANNEL_FIELDS, Channel
 from helpers.projection import projected_states
-from helpers.tasks import DataError, K, load_tasks, read_jsonl
+from helpers.tasks import DataError, K, load_tasks
 from helpers.traces import load_trajectories
 from helpers.views import load_views, quote, view_id
 
@@ -49,12 +49,6 @@ class Study:
         if kind == "quote":
             return quote(self.states[trajectory_id][state])
         return self.views.get(view_id(trajectory_id, state, kind))
-
-    def with_views(self, path):
-        """The study with the views that a file holds now; those of other trajectories are left out."""
-        rows = [row for row in read_jsonl(path) if row.get("trajectory_id") in self.trajectories]
-        found = {view_id(row["trajectory_id"], row["state"], row["kind"]): row["text"] for row in rows}
-        return replace(self, views={**self.views, **found})
 
 
 def load_study(tasks_path, trajectories_path, views_path=None, first=None):
@@ -156,17 +150,19 @@ def in_order(plan, study, order):
     ``hash``: single requests in hashed order.
     """
     first_seen = {name: i for i, name in enumerate(dict.fromkeys(plan["trajectory_id"]))}
-    keyed = []
-    for position, row in enumerate(plan.itertuples(index=False)):
-        text = json.dumps(cell_messages(row, study), ensure_ascii=False)
-        group = short_hash([row.trajectory_id, row.state, *map(str, channel_of(row).fields().values()), row.wave])
-        if order == "prefix":
-            rank = (first_seen[row.trajectory_id], text, row.wave)
-        elif order == "prefix-groups":
-            rank = (first_seen[row.trajectory_id], group, text)
-        elif order == "hash":
-            rank = (short_hash([group, row.layout, row.assessed]),)
-        else:
-            raise ValueError(f"order {order!r}; use prefix, prefix-groups or hash.")
-        keyed.append((rank, position))
+
+    def text(row):
+        return json.dumps(cell_messages(row, study), ensure_ascii=False)
+
+    def group(row):
+        return short_hash([row.trajectory_id, row.state, *map(str, channel_of(row).fields().values()), row.wave])
+
+    ranks = {
+        "prefix": lambda row: (first_seen[row.trajectory_id], text(row), row.wave),
+        "prefix-groups": lambda row: (first_seen[row.trajectory_id], group(row), text(row)),
+        "hash": lambda row: (short_hash([group(row), row.layout, row.assessed]),),
+    }
+    if order not in ranks:
+        raise ValueError(f"order {order!r}; use prefix, prefix-groups or hash.")
+    keyed = [(ranks[order](row), position) for position, row in enumerate(plan.itertuples(index=False))]
     return [position for _, position in sorted(keyed)]

@@ -9,18 +9,17 @@ import argparse
 import asyncio
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from helpers import sections
 from helpers.acquire import ask_missing
 from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells
 from helpers.freeze import obtain_donors, obtain_views
-from helpers.params import ROOT, ParameterError, profiles
+from helpers.params import PARAMS, ROOT, ParameterError, profiles, read_values
 from helpers.plan import CELL, add_keys, cell_messages, load_study, short_hash
 from helpers.probe import CALLS as PROBE_CALLS
 from helpers.probe import refusal, saved_probe
@@ -75,8 +74,7 @@ class Setting:
         """Read a profile; ParameterError lists the profiles that exist."""
         if profile not in profiles():
             raise ParameterError(f"no profile {profile!r}; there are {', '.join(profiles())}.")
-        common = yaml.safe_load((ROOT / "params" / profile / "common.yml").read_text())
-        return cls(common, load_stacks())
+        return cls(read_values(PARAMS / profile / "common.yml"), load_stacks())
 
     def study(self, first=None):
         """The profile's frozen inputs."""
@@ -283,13 +281,13 @@ async def record(setting, names=(), *, first=None, progress=True):
 async def obtain_views_of(section, study, setting, generator, progress):
     """The study with every generated view that a section reads."""
     few = {t: study.trajectories[t] for t in section_ids(section, study)}
-    part = type(study)(study.tasks, few, study.views)
+    part = replace(study, trajectories=few)
     kinds = [k for k in section.kinds if k in GENERATED]
     path = ROOT / setting.common["VIEWS"]
     done = await obtain_views(part, kinds, section.states, path, generator, acquire="missing", progress=progress)
     if "donor" in section.kinds:
         done = obtain_donors(done, path, acquire="missing")
-    return type(study)(study.tasks, study.trajectories, {**study.views, **done.views})
+    return replace(study, views=study.views | done.views)
 
 
 def export(setting):

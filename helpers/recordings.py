@@ -227,19 +227,12 @@ class Recordings:
         with lock:
             yield lock
 
-    @contextlib.contextmanager
-    def turn(self, say=print):
-        """One run at a time asks a stack, so that two runs never pay for the same question."""
-        with self._lock_file() as lock:
-            if not _taken(lock):
-                say(WAITING.format(self.stack))
-                while not _taken(lock):
-                    time.sleep(LOOK_AGAIN_S)
-            yield
-
     @contextlib.asynccontextmanager
     async def my_turn(self, say=print):
-        """:meth:`turn` for async code: waiting leaves the event loop free, for another run in it may hold the turn."""
+        """One run at a time asks a stack, so that two runs never pay for the same question.
+
+        Waiting leaves the event loop free, for another run in it may hold the turn.
+        """
         with self._lock_file() as lock:
             if not _taken(lock):
                 say(WAITING.format(self.stack))
@@ -340,10 +333,10 @@ def section_plan(section, ids, stack, second_stack=None):
         return sections.bridge(ids, stack, second_stack)
     if section not in SECTIONS:
         raise DataError(f"no section {section!r}; there are {', '.join(SECTIONS)}.")
-    return getattr(sections, section)(ids, stack)
+    return sections.BY_NAME[section](ids, stack)
 
 
-SECTIONS = ("global_replay", "retry", "retrieval_face", "matched_cube", "bridge", "source_only", "controls")
+SECTIONS = tuple(sections.BY_NAME)
 _COMPARED = (*(name for name in CELL if name != "wave"), *PARTS)
 
 

@@ -61,6 +61,12 @@ def controls(ids, stack, waves=(0,)):
     return make_plan(ids, ENDPOINTS, channels, waves=waves)
 
 
+BY_NAME = {
+    plan.__name__: plan
+    for plan in (global_replay, retry, retrieval_face, matched_cube, bridge, source_only, controls)
+}
+
+
 def together(*plans):
     """Several plans as one, for a count over sections."""
     return pd.concat(plans, ignore_index=True)

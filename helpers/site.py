@@ -11,7 +11,7 @@ import nbformat
 from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 
-from helpers.params import ROOT, ParameterError, profiles
+from helpers.params import ROOT, ParameterError, check_profile
 
 # A dollar opens a formula before a non-space and closes it after one and not before a digit, so prices stay prices.
 _MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$])\$(?=\S)([^$\n]+?)(?<=\S)\$(?!\d)", re.DOTALL)
@@ -109,8 +109,7 @@ def build(profile):
 def main(arguments=None):
     profile = (sys.argv[1:] if arguments is None else arguments or ["embedded"])[0]
     try:
-        if profile not in profiles():
-            raise ParameterError(f"no profile {profile!r}; there are {', '.join(profiles())}.")
+        check_profile(profile)
         names = build(profile)
     except ParameterError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -50,6 +50,11 @@ class Stack:
             return {"model_sha256": self.sha256}
         return {"base_url": self.base_url, "model": self.model}
 
+    @property
+    def tau(self):
+        """Factor of Equation 8: the sampling temperature where log-probabilities are scaled by it, else 1."""
+        return self.sampling["temperature"] if self.logprobs_scaled_by_temperature else 1.0
+
 
 def load_stacks(path=STACKS):
     """All stacks of a YAML file as ``{name: Stack}``; StackError names the file, the stack and the field."""

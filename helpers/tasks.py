@@ -5,6 +5,7 @@ whose text says that the evidence is insufficient. The library is what the actor
 """
 
 import json
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -83,6 +84,18 @@ def _leaks(question, texts, target):
     if len(statement.split()) > 4 and statement in question.lower():
         leaks.append("the question states the target's text word for word; reword one of them.")
     return leaks
+
+
+def append_jsonl(path, row):
+    """Append one JSON line, on disk when this returns; a last line without its line end gets one first."""
+    with Path(path).open("ab+") as out:
+        if out.tell():
+            out.seek(-1, os.SEEK_END)
+            if out.read(1) != b"\n":
+                out.write(b"\n")
+        out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def task_problems(task):

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import openai
 from helpers.projection import projected_states
 from helpers.prompts import alias, generator_messages
 from helpers.stacks import StackError
-from helpers.tasks import DataError, read_jsonl
+from helpers.tasks import DataError, append_jsonl, read_jsonl
 from helpers.traces import RETRIEVE
 
 GENERATED = {
@@ -59,7 +58,7 @@ def load_views(path, trajectories):
             raise DataError(f"{where}: view of state {row.get('state')!r}, which {row['trajectory_id']} does not have.")
         if row.get("kind") not in FROZEN:
             raise DataError(
-                f"{where}: unknown kind {row.get('kind')!r}; a frozen view is one of {', '.join(GENERATED)}."
+                f"{where}: unknown kind {row.get('kind')!r}; a frozen view is one of {', '.join(FROZEN)}."
             )
         if not isinstance(row.get("text"), str):
             raise DataError(f"{where}: the view has no text; remove the line and freeze it again.")
@@ -109,7 +108,7 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4):
             except BaseException:
                 stop.set()
                 raise
-            _append(path, row)
+            append_jsonl(path, row)
             return row
 
     running = [asyncio.ensure_future(one(*w)) for w in todo]
@@ -153,18 +152,6 @@ async def generated_view(trajectory, state, kind, task, stack, client):
         "prompt_tokens": answer.usage.prompt_tokens if answer.usage else None,
         "completion_tokens": answer.usage.completion_tokens if answer.usage else None,
     }
-
-
-def _append(path, row):
-    """Append one JSON line, on disk when this returns; a last line without its line end gets one first."""
-    with path.open("ab+") as out:
-        if out.tell():
-            out.seek(-1, os.SEEK_END)
-            if out.read(1) != b"\n":
-                out.write(b"\n")
-        out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
-        out.flush()
-        os.fsync(out.fileno())
 
 
 # -- support claims of a generated view ------------------------------------------------------------

@@ -5,12 +5,11 @@ Classification, planning, synthesis, revision and verification ask a language mo
 The other steps are deterministic. The actor never sees the candidates or the target.
 """
 
-import json
 import re
 from pathlib import Path
 
 from helpers.retrieval import terms
-from helpers.tasks import read_jsonl
+from helpers.tasks import append_jsonl, read_jsonl
 from helpers.traces import STEPS, apply_patch
 
 QUESTION_TYPES = ("intervention", "risk", "mechanism", "diagnostic", "other")
@@ -287,10 +286,7 @@ def freeze(tasks, workflow, path, actor):
     """
     path = Path(path)
     done = {row["task_id"] for row in read_jsonl(path)} if path.exists() else set()
-    if path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
-        path.write_bytes(path.read_bytes() + b"\n")  # an editor may have dropped the last line's end
     for number, task in enumerate((t for t in tasks if t["task_id"] not in done), start=1):
         row = {**workflow.run(task), "actor": actor}
-        with path.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+        append_jsonl(path, row)
         yield number

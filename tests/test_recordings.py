@@ -1,5 +1,6 @@
 """Recordings: durable, append-only, exact; and what the counts and explanations say."""
 
+import asyncio
 import json
 import os
 import resource
@@ -161,9 +162,9 @@ def test_a_torn_last_record_of_the_journal_costs_that_record_only(tmp_path):
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("in the way")
     store = Recordings(tmp_path / "file", "loopback")
-    for use in (store.writer, store.turn):
+    for use in (lambda: store.writer().__enter__(), lambda: asyncio.run(store.my_turn().__aenter__())):
         with pytest.raises(DataError, match="loopback.sqlite: cannot be opened|journal: cannot be written"):
-            use().__enter__()
+            use()
 
 
 def test_failures_are_kept_apart_from_answers_and_vanish_with_an_answer(tmp_path):
