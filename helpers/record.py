@@ -46,10 +46,15 @@ class Section:
     order: str | None = None
 
 
-def recording_order(stack, second):
-    """Sections in the order in which they are recorded, so that a partial recording is useful."""
+def recording_order(stack, second, warm=None):
+    """Sections in the order in which they are recorded, so that a partial recording is useful.
+
+    ``warm`` is the evaluator at another sampling temperature, for the check of section 1; None leaves it out.
+    """
     short, long = ("generated-128",), ("ungrounded-512", "source-only-512")
+    check = Section("01_temperature", lambda ids: sections.temperature_check(ids, warm), short, first=2)
     return [
+        *([check] if warm else []),
         Section("04_matched_cube", lambda ids: sections.matched_cube(ids, stack), short),
         Section("06_source_only", lambda ids: sections.source_only(ids, stack), long),
         Section("05_bridge", lambda ids: sections.bridge(ids, stack, second), short),
@@ -83,7 +88,9 @@ class Setting:
 
     def chosen(self, names):
         """The sections to record, all of them when no name is given."""
-        every = recording_order(self.common["STACK"], self.common["SECOND_STACK"])
+        stack, second = self.common["STACK"], self.common["SECOND_STACK"]
+        same = (n for n, s in self.stacks.items() if n != stack and s.identity == self.stacks[stack].identity)
+        every = recording_order(stack, second, next(same, None))
         if not names:
             return every
         unknown = set(names) - {s.name for s in every}

@@ -18,6 +18,11 @@ def global_replay(ids, stack, waves=(0,)):
     return make_plan(ids, ALL_STATES, [direct(stack), generated(stack)], waves=waves)
 
 
+def temperature_check(ids, warm):
+    """§5.1: both channels at the retrieve step, by the evaluator at another sampling temperature."""
+    return make_plan(ids, ENDPOINTS, [direct(warm), generated(warm)])
+
+
 def retry(ids, stack, waves=(1, 2)):
     """§5.1, B.1: the same cells in new waves."""
     return global_replay(ids, stack, waves)
