@@ -2,11 +2,15 @@
 
 from dataclasses import asdict, dataclass
 
-TEMPLATES = ("direct", "buffered", "matched")
-VIEWS = ("empty", "quote", "generated-128", "ungrounded-512", "source-only-512", "donor")
+TEMPLATES = ("direct", "buffered", "matched", "two-pass")
+VIEWS = (
+    "empty", "quote", "candidates", "generated-128", "ungrounded-512", "source-only-512", "donor",
+    "rationale-128", "rationale-512", "evidence-rationale-128",
+)  # fmt: skip
 AUTHORITIES = ("neutral", "evidence-primary")
 ORDERS = ("state-first", "state-last")
 READOUTS = ("joint", "binary")
+SLICES = ("full", "evidence")
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,8 @@ class Channel:
     """One evaluation channel; it travels with every number it produced.
 
     ``view`` names the kind of derived text; ``view_state`` is None when the view belongs to the scored
-    state, else the state whose frozen view is shown (the crossed cells of the retrieval face).
+    state, else the state whose frozen view is shown (the crossed cells of the retrieval face). ``slice`` is the
+    part of the projected state that is shown.
     """
 
     template: str
@@ -24,10 +29,11 @@ class Channel:
     readout: str = "joint"
     stack: str = "qwen-1.5b"
     view_state: int | None = None
+    slice: str = "full"
 
     def __post_init__(self):
         allowed = {
-            "template": TEMPLATES, "authority": AUTHORITIES, "source_order": ORDERS, "readout": READOUTS
+            "template": TEMPLATES, "authority": AUTHORITIES, "source_order": ORDERS, "readout": READOUTS, "slice": SLICES
         }  # fmt: skip
         for field, values in allowed.items():
             if getattr(self, field) not in values:
@@ -47,14 +53,19 @@ class Channel:
 CHANNEL_FIELDS = tuple(Channel("direct").fields())
 
 
-def direct(stack):
+def direct(stack, **fields):
     """The direct channel of the global replay."""
-    return Channel("direct", stack=stack)
+    return Channel("direct", stack=stack, **fields)
 
 
 def generated(stack):
     """The generated-view channel of the global replay."""
     return Channel("buffered", "generated-128", stack=stack)
+
+
+def two_pass(view, stack, **fields):
+    """A channel of the first version's protocol: a rationale, then one scored token."""
+    return Channel("two-pass", view, stack=stack, **fields)
 
 
 def matched(view, stack, **fields):

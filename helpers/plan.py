@@ -10,7 +10,7 @@ import pandas as pd
 
 from helpers import prompts
 from helpers.channels import CHANNEL_FIELDS, Channel
-from helpers.projection import projected_states
+from helpers.projection import projected_states, state_slice
 from helpers.tasks import DataError, K, load_tasks
 from helpers.traces import load_trajectories
 from helpers.views import load_views, quote, view_id
@@ -48,6 +48,8 @@ class Study:
             return ""
         if kind == "quote":
             return quote(self.states[trajectory_id][state])
+        if kind == "candidates":
+            return prompts.two_pass_manifest(self.task(trajectory_id))
         return self.views.get(view_id(trajectory_id, state, kind))
 
 
@@ -86,7 +88,7 @@ def channel_of(row):
 def cell_messages(row, study):
     """Messages of one cell, or None where its view has not been frozen."""
     channel = channel_of(row)
-    state = study.states[row.trajectory_id][row.state]
+    state = state_slice(study.states[row.trajectory_id][row.state], channel.slice)
     task = study.task(row.trajectory_id)
     view_state = row.state if channel.view_state is None else channel.view_state
     view = study.view(row.trajectory_id, view_state, channel.view)
@@ -94,6 +96,8 @@ def cell_messages(row, study):
         return None
     if channel.template == "direct":
         return prompts.direct_messages(task, state, row.layout)
+    if channel.template == "two-pass":
+        return prompts.two_pass_messages(task, state, view, row.layout)
     options = {"authority": channel.authority, "source_order": channel.source_order}
     if channel.template == "buffered":
         return prompts.buffered_messages(task, state, view, row.layout, **options)
@@ -123,7 +127,7 @@ def request_parts(row, study, stack):
     task = study.task(row.trajectory_id)
     view_state = row.state if pd.isna(row.view_state) else int(row.view_state)
     return {
-        "state_hash": short_hash(study.states[row.trajectory_id][row.state]),
+        "state_hash": short_hash(state_slice(study.states[row.trajectory_id][row.state], row.slice)),
         "view_hash": short_hash(study.view(row.trajectory_id, view_state, row.view)),
         "task_hash": short_hash([task["question"], task["candidates"]]),
         "settings": json.dumps({"model": stack.model, **stack.sampling, **stack.extra_body}, sort_keys=True),

@@ -8,6 +8,7 @@ import json
 import re
 
 REDACTED = "[redacted]"
+EVIDENCE_FIELDS = ("artifacts", "evidence")
 
 # Words that condemn a key wherever they stand in it (camelCase and snake_case are split first).
 _FORBIDDEN_WORDS = frozenset(
@@ -88,6 +89,14 @@ def project(state, observation=None):
         visible.pop("observation", None)
         visible["observation"] = redact(observation)
     return json.dumps(visible, ensure_ascii=False, indent=1)
+
+
+def state_slice(state_text, name):
+    """A part of a projected state: ``full`` is all of it, ``evidence`` what was retrieved or extracted and nothing else."""
+    if name == "full":
+        return state_text
+    visible = json.loads(state_text)
+    return json.dumps({k: v for k, v in visible.items() if k in EVIDENCE_FIELDS}, ensure_ascii=False, indent=1)
 
 
 def projected_states(trajectory):

@@ -1,6 +1,7 @@
 """Prompts of the ASV paper (Appendix C), filled strictly.
 
-The templates are the printed ones, byte for byte; ``<name>`` marks a field. Where the paper leaves
+The templates are the printed ones, byte for byte (those of the first version from its own Appendix B); ``<name>``
+marks a field. Where the paper leaves
 open where the evidence goes, this project places it and says so in the constants below:
 an ``<EVIDENCE>`` block after the instruction paragraph (direct, buffered, generator), and, in the
 matched template, a layout-free candidate manifest and then the layout's option mapping after the
@@ -100,6 +101,16 @@ Output Yes if this candidate is the best-supported candidate among the listed ca
 Output exactly Yes or No.
 </READOUT_CONTRACT>"""
 
+# -- the first version's protocol, Appendix B there ------------------------------------------------
+
+TWO_PASS_GENERATOR = (
+    "You are evaluating an agent state. Generate a compact label-free rationale buffer. Use stable candidate "
+    "identifiers only. Never mention physical option labels such as A/B/C/D, gold labels, answer keys, success flags, "
+    "or scores. Compare the evidence against each candidate identifier and separate supporting evidence, contradicting "
+    "evidence, missing evidence, and unresolved ambiguity. Do not output a final option label."
+)
+TWO_PASS_MAPPING = """Current physical option mapping: <mapping> Output exactly one uppercase option label."""
+
 # -- placed by this project ----------------------------------------------------------------------
 
 EVIDENCE_BLOCK = """<EVIDENCE>
@@ -175,6 +186,25 @@ def generator_messages(task, state_text, *, source_only):
     if source_only:
         parts[0] = f"{SOURCE_ONLY_CLAUSE}\n\n{parts[0]}"
     return [{"role": "user", "content": "\n\n".join(parts)}]
+
+
+def two_pass_manifest(task):
+    """Candidate identifiers with their texts, as the first version's prompts list them."""
+    return "\n".join(f"{alias(i)}: {text}" for i, text in enumerate(_texts(task)))
+
+
+def two_pass_generator_messages(task, state_text):
+    """The first version's rationale pass: question, projected state and manifest under its instruction."""
+    parts = [TWO_PASS_GENERATOR, f"Question: {task['question']}", state_text, two_pass_manifest(task)]
+    return [{"role": "user", "content": "\n\n".join(parts)}]
+
+
+def two_pass_messages(task, state_text, rationale, layout):
+    """The first version's scored pass: state, manifest, rationale (none if it is empty), mapping at the tail."""
+    order = zip(LABELS, layout_order(layout), strict=True)
+    mapping = " ".join(f"{label} = candidate_id: {alias(i)}." for label, i in order)
+    parts = [state_text, two_pass_manifest(task), rationale, fill(TWO_PASS_MAPPING, mapping=mapping)]
+    return [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
 
 
 def direct_messages(task, state_text, layout):

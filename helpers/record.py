@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
 from helpers import sections
 from helpers.acquire import ask_missing
@@ -54,7 +55,6 @@ def recording_order(stack, second, warm=None):
     short, long = ("generated-128",), ("ungrounded-512", "source-only-512")
     check = Section("01_temperature", lambda ids: sections.temperature_check(ids, warm), short, first=2)
     return [
-        *([check] if warm else []),
         Section("04_matched_cube", lambda ids: sections.matched_cube(ids, stack), short),
         Section("06_source_only", lambda ids: sections.source_only(ids, stack), long),
         Section("05_bridge", lambda ids: sections.bridge(ids, stack, second), short),
@@ -62,6 +62,7 @@ def recording_order(stack, second, warm=None):
                 order="prefix-groups"),
         Section("03_retrieval_face", lambda ids: sections.retrieval_face(ids, stack), short),
         Section("01_global_replay", lambda ids: sections.global_replay(ids, stack), short, sections.ALL_STATES),
+        *([check] if warm else []),
         Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 6, "prefix-groups"),
         Section("A1_controls", lambda ids: sections.controls(ids, stack), (*short, "donor"), first=12),
     ]  # fmt: skip
@@ -165,21 +166,43 @@ def forecasts(chosen, study, setting):
     """Rows of :func:`forecast` for several sections; what one has recorded tells the others' tokens too."""
     plans = [add_keys(section.plan(section_ids(section, study)), study, setting.stacks) for section in chosen]
     every = pd.concat(plans, ignore_index=True)
-    counting = {
-        name: measured_counting(part.drop_duplicates("key"), study, setting.store(name).table(["key", "prompt_tokens"]))
-        for name, part in every.groupby("stack", sort=False)
-    }
+    counting, speed = {}, {}
+    for name, part in every.groupby("stack", sort=False):
+        table = setting.store(name).table(["key", "prompt_tokens", "cached_tokens", "seconds"])
+        counting[name] = measured_counting(part.drop_duplicates("key"), study, table)
+        speed[name] = measured_speed(table)
     return [row for section, plan in zip(chosen, plans, strict=True)
-            for row in forecast(section, plan, study, setting, counting)]  # fmt: skip
+            for row in forecast(section, plan, study, setting, counting, speed)]  # fmt: skip
 
 
-def forecast(section, plan, study, setting, counting):
+def measured_speed(table):
+    """Uncached prompt tokens that a stack's recordings took a second, all else of a call included; None without any."""
+    fresh = pc.sum(pc.subtract(table["prompt_tokens"], table["cached_tokens"])).as_py()
+    seconds = pc.sum(table["seconds"]).as_py()
+    return fresh / seconds if fresh and seconds else None
+
+
+def expected_seconds(stack, calls, tokens, fresh, measured):
+    """How long calls will take: at the measured speed of a stack of this machine, else at the speeds of its file.
+
+    An endpoint elsewhere answers many calls at a time, so what one took says little about the next thousand.
+    """
+    declared = stack.tokens_per_s
+    if stack.kind != "embedded":
+        return tokens / declared["prompt"]
+    if measured:
+        return fresh / measured
+    return fresh / declared["prompt"] + calls / declared["completion"]
+
+
+def forecast(section, plan, study, setting, counting, speed):
     """One row a stack: calls, tokens, money and time that a section still needs.
 
     Parameters
     ----------
     plan : the section's keyed plan
     counting : dict of stack name to Counting
+    speed : dict of stack name to :func:`measured_speed`
     """
     rows = []
     for name in dict.fromkeys(plan["stack"]):
@@ -187,15 +210,15 @@ def forecast(section, plan, study, setting, counting):
         recorded = part["key"].isin(setting.store(name).keys())
         todo = part[~recorded].drop_duplicates(list(CELL))
         tokens, fresh, note = prompt_tokens(todo, study, counting[name])
-        speed, local = stack.tokens_per_s, stack.kind == "embedded"
-        seconds = (fresh if local else tokens) / speed["prompt"] + (len(todo) / speed["completion"] if local else 0)
+        seconds = expected_seconds(stack, len(todo), tokens, fresh, speed[name])
         rows.append(
             {
                 "section": section.name, "stack": name, "planned": part["key"].nunique(),
-                "recorded": int(recorded.sum()), "to ask": len(todo),
+                "recorded": part.loc[recorded, "key"].nunique(), "to ask": len(todo),
                 "views to generate": _views_missing(section, study) if part["key"].isna().any() else 0,
                 "prompt tokens": round(tokens), "counted": note, "of them new to the cache": round(fresh),
                 **prices(tokens, fresh, len(todo), stack), "minutes": round(seconds / 60, 1),
+                "speed": "measured" if stack.kind == "embedded" and speed[name] else "declared",
             }
         )  # fmt: skip
     return rows

@@ -41,6 +41,7 @@ SCHEMA = pa.schema(
         ("readout", pa.string()),
         ("stack", pa.string()),
         ("view_state", pa.int16()),
+        ("slice", pa.string()),
         ("layout", pa.int8()),
         ("assessed", pa.int8()),
         ("wave", pa.int16()),
@@ -64,6 +65,8 @@ SCHEMA = pa.schema(
         ("seconds", pa.float64()),
     ]
 )
+# Columns that the first recordings lack, with the value that all of these had.
+LATER = {"slice": "full"}
 # True for a journal row that was answered without log-probabilities: inside a JSON text a quote is escaped,
 # so this sequence can only be the row's own field.
 UNREAD = '(instr(row, \'"unread": "\') > 0)'
@@ -83,7 +86,9 @@ def _taken(lock):
 
 def as_table(rows):
     """Recording rows (dicts) as an Arrow table of the declared schema."""
-    return pa.Table.from_pylist([{name: row.get(name) for name in SCHEMA.names} for row in rows], schema=SCHEMA)
+    return pa.Table.from_pylist(
+        [{name: row.get(name, LATER.get(name)) for name in SCHEMA.names} for row in rows], schema=SCHEMA
+    )
 
 
 class Recordings:
@@ -138,7 +143,12 @@ class Recordings:
         if not self.parquet.exists():
             return SCHEMA.empty_table().select(columns)
         try:
-            return pq.read_table(self.parquet, columns=columns).select(columns)
+            present = set(pq.read_schema(self.parquet).names)
+            later = [name for name in columns if name in LATER and name not in present]
+            table = pq.read_table(self.parquet, columns=[name for name in columns if name not in later])
+            for name in later:
+                table = table.append_column(SCHEMA.field(name), pa.repeat(LATER[name], len(table)))
+            return table.select(columns)
         except (pa.ArrowException, OSError, KeyError) as error:
             raise DataError(
                 f"{self.parquet}: not a readable recordings file ({str(error).splitlines()[0][:120]}). Restore it from "

@@ -197,7 +197,7 @@ def completeness(plan, table, accepted_models=None):
 
 def channel_names(plan):
     """A short, unique name of each planned cell's channel, as an array."""
-    fields = ["template", "view", "authority", "source_order", "readout", "stack", "view_state"]
+    fields = ["template", "view", "authority", "source_order", "readout", "stack", "view_state", "slice"]
     shown = [f for f in fields if plan[f].nunique(dropna=False) > 1 or f in ("template", "view")]
     parts = plan[shown].astype("string").fillna("own state")
     return parts.agg(" · ".join, axis=1).to_numpy()

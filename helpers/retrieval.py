@@ -10,6 +10,7 @@ import io
 import os
 import re
 import urllib.error
+import warnings
 from xml.parsers.expat import ExpatError
 
 import numpy as np
@@ -37,7 +38,9 @@ class LibraryRetriever:
     """BM25 (Lucene variant, k1 = 1.5, b = 0.75) over the library's summaries."""
 
     def __init__(self, library):
-        import bm25s  # only the actor needs it, and notebooks that read frozen traces start faster without
+        with warnings.catch_warnings():  # inside a notebook its progress bar asks for a package that nothing here needs
+            warnings.simplefilter("ignore")
+            import bm25s  # only the actor needs it, and notebooks that read frozen traces start faster without
 
         self.library = list(library)
         if not self.library:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import openai
 
-from helpers.projection import projected_states
-from helpers.prompts import alias, generator_messages
+from helpers.projection import projected_states, state_slice
+from helpers.prompts import alias, generator_messages, two_pass_generator_messages
 from helpers.stacks import StackError
 from helpers.tasks import DataError, append_jsonl, read_jsonl
 from helpers.traces import RETRIEVE
@@ -18,6 +18,10 @@ GENERATED = {
     "generated-128": {"max_tokens": 128, "source_only": False},
     "ungrounded-512": {"max_tokens": 512, "source_only": False},
     "source-only-512": {"max_tokens": 512, "source_only": True},
+    # the first version's rationale pass, of the whole projected state and of its evidence alone
+    "rationale-128": {"max_tokens": 128, "two_pass": "full"},
+    "rationale-512": {"max_tokens": 512, "two_pass": "full"},
+    "evidence-rationale-128": {"max_tokens": 128, "two_pass": "evidence"},
 }
 FROZEN = (*GENERATED, "donor")  # a donor is another trajectory's view, chosen once
 QUOTE_LINES = 24
@@ -125,10 +129,17 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4):
         await asyncio.gather(*running, return_exceptions=True)
 
 
+def view_messages(task, state_text, rule):
+    """Messages that ask for a view by its rule in ``GENERATED``."""
+    if "two_pass" in rule:
+        return two_pass_generator_messages(task, state_slice(state_text, rule["two_pass"]))
+    return generator_messages(task, state_text, source_only=rule["source_only"])
+
+
 async def generated_view(trajectory, state, kind, task, stack, client):
     """Ask the generator for one view; the row to freeze. StackError names the view when there is no text."""
     rule = GENERATED[kind]
-    messages = generator_messages(task, projected_states(trajectory)[state], source_only=rule["source_only"])
+    messages = view_messages(task, projected_states(trajectory)[state], rule)
     where = f"{stack.name}: view {view_id(trajectory.trajectory_id, state, kind)}"
     try:
         answer = await client.chat.completions.create(

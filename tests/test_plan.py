@@ -9,7 +9,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from helpers.channels import Channel, direct, generated, matched
+from helpers.channels import Channel, direct, generated, matched, two_pass
 from helpers.plan import (
     CELL,
     JOINT,
@@ -24,6 +24,7 @@ from helpers.plan import (
     request_key,
     request_parts,
 )
+from helpers.projection import state_slice
 from helpers.stacks import Stack
 from helpers.tasks import FALLBACK, DataError, write_jsonl
 from helpers.traces import STEPS, parse_trajectory
@@ -193,6 +194,17 @@ def test_each_template_shows_the_cells_state_and_its_view():
     assert "<RATIONALE_BUFFER>\nview of t1 at 4\n" in text_of(cell(generated("s1")))
     assert "<SOURCE_B>\nview of t2 at 3\n" in text_of(cell(matched("generated-128", "s1"), name="t2", state=3))
     assert "<SOURCE_B>\n\n</SOURCE_B>" in text_of(cell(matched("empty", "s1")))
+
+
+def test_the_first_versions_cells_show_the_slice_of_the_state_and_their_text():
+    whole, part = (text_of(cell(two_pass("candidates", "s1", slice=name), state=4)) for name in ("full", "evidence"))
+    state = STUDY.states["t1"][4]
+    assert whole.startswith(state) and part.startswith(state_slice(state, "evidence")) and not part.startswith(state)
+    listing = STUDY.view("t1", 4, "candidates")
+    assert listing.count("CANDIDATE_0") == 4 and part.count(listing) == 2, (
+        "the manifest, and the buffer that repeats it"
+    )
+    assert state not in text_of(cell(direct("s1", slice="evidence"), state=4))
 
 
 def test_a_crossed_cell_shows_one_state_and_the_view_of_another():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.projection import REDACTED, forbidden_key, project, projected_states, redact
+from helpers.projection import REDACTED, forbidden_key, project, projected_states, redact, state_slice
 from helpers.prompts import buffered_messages, direct_messages
 from helpers.tasks import FALLBACK
 from helpers.traces import STEPS, parse_trajectory
@@ -273,3 +273,13 @@ def test_layouts_of_one_prompt_share_the_state():
     text = projected_states(TRAJECTORY)[5]
     prompts = [direct_messages(TASK, text, layout)[0]["content"] for layout in range(4)]
     assert text in os.path.commonprefix(prompts)
+
+
+def test_the_evidence_slice_holds_what_was_retrieved_and_extracted_and_nothing_else():
+    state = {"question": "Q?", "plan": {"query": "q"}, "evidence": ["A sentence."], "artifacts": [{"doc_id": "pmid:1"}]}
+    text = project(state, "retrieved one document")
+    assert state_slice(text, "full") == text
+    assert json.loads(state_slice(text, "evidence")) == {
+        "evidence": ["A sentence."],
+        "artifacts": [{"doc_id": "pmid:1"}],
+    }

@@ -21,6 +21,8 @@ from helpers.prompts import (
     label_of,
     layout_order,
     matched_messages,
+    two_pass_generator_messages,
+    two_pass_messages,
     with_aliases,
 )
 from helpers.tasks import FALLBACK
@@ -45,6 +47,8 @@ PRINTED = {
     "MATCHED_SOURCE_B": "0e717d90932cbe2701dd0f9b8c7e9c4a8ee72f2448a8780ef1b841e5a0d725ae",
     "JOINT_SUFFIX": "ad5cdd1caacf8c099e9719432ae117b631f818b2cbfeeeea15d35b427a89af7f",
     "BINARY_SUFFIX": "4188a8bbaede9a364f4f6f662af77c0619925038b8ef79db4d44247927345ebd",
+    "TWO_PASS_GENERATOR": "eeba82c5582e034cafb9c8e93c822f0d9a27bb5636d3e024b19ed520258f6064",
+    "TWO_PASS_MAPPING": "bd92ef9f67e8d1159dbf75c118a676ba98900ece58637f37aed2b53aff75ca00",
     "neutral": "a29ec8a66406f98d4946eabda6e8b071a8bfdd2f7ed792b4dd99b10f6e41b9b9",
     "evidence-primary": "b066c5d1e525c7d654e5edd148f70997038b1008159024662faf44ff024b6e3d",
 }
@@ -56,6 +60,7 @@ LISTS = {
     "BUFFERED_QUESTION": ("<manifest>", "candidate_id: <candidate_id>\ntext: <candidate_text>\n..."),
     "BUFFERED_MAPPING": ("<mapping>", "<label> = candidate_id: <candidate_id>\n..."),
     "MATCHED_POLICY": ("<policy>", AUTHORITY["neutral"]),
+    "TWO_PASS_MAPPING": ("<mapping>", " ".join(f"{label} = candidate_id: [id]." for label in "ABCD")),
 }
 
 TASK = {
@@ -89,10 +94,13 @@ def test_each_template_is_byte_equal_to_the_printed_one(name):
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_each_template_stands_word_for_word_in_appendix_c(name):
+def test_each_template_stands_word_for_word_in_its_appendix(name):
     if not SEEDS:
         pytest.skip("../shared/seeds/002_*.txt is not here; the SHA-256 of each template is checked instead")
-    appendix = SEEDS[0].read_text(encoding="utf-8").split("Appendix C Evaluator prompts")[1]
+    first = name.startswith("TWO_PASS")
+    seed = next(SEEDS[0].parent.glob("000_*.txt")) if first else SEEDS[0]
+    start = "Appendix B Evaluator prompt skeleton" if first else "Appendix C Evaluator prompts"
+    appendix = seed.read_text(encoding="utf-8").split(start)[1]
     field, printed = LISTS.get(name, ("", ""))
     expected = template(name).replace(field, printed) if field else template(name)
     for paragraph in [expected, *expected.split("\n\n")]:
@@ -276,10 +284,30 @@ def test_the_generator_prompt_puts_the_source_only_clause_before_the_same_prompt
     assert plain.endswith("\n- text: Only above fifty.\n\nReturn concise JSON-like text.")
 
 
+def test_the_first_versions_passes_read_as_declared():
+    manifest = (
+        "CANDIDATE_01: More on nights.\nCANDIDATE_02: The same on every shift.\n"
+        "CANDIDATE_03: The evidence is insufficient.\nCANDIDATE_04: Only above fifty."
+    )
+    (asked,) = two_pass_generator_messages(TASK, STATE)
+    question = "Question: Does night work go with migraine?"
+    assert asked["content"] == f"{prompts.TWO_PASS_GENERATOR}\n\n{question}\n\n{STATE}\n\n{manifest}"
+    tail = (
+        "Current physical option mapping: A = candidate_id: CANDIDATE_03. B = candidate_id: CANDIDATE_04. "
+        "C = candidate_id: CANDIDATE_01. D = candidate_id: CANDIDATE_02. Output exactly one uppercase option label."
+    )
+    (scored,) = two_pass_messages(TASK, STATE, "a rationale", 2)
+    assert scored["content"] == f"{STATE}\n\n{manifest}\n\na rationale\n\n{tail}"
+    (without,) = two_pass_messages(TASK, STATE, "", 2)
+    assert without["content"] == f"{STATE}\n\n{manifest}\n\n{tail}"
+
+
 def test_no_prompt_shows_a_stored_candidate_id():
     every = [
         *(make(0) for make in MATCHED.values()),
         generator_messages(TASK, STATE, source_only=True),
+        two_pass_generator_messages(TASK, STATE),
+        two_pass_messages(TASK, STATE, "a rationale", 3),
         *(matched_messages(TASK, STATE, "a view", 1, assessed=a) for a in range(4)),
     ]
     for messages in every:

@@ -8,7 +8,18 @@ import pytest
 
 from helpers import record
 from helpers.probe import CALLS
-from helpers.record import Counting, Section, Setting, forecasts, measured_counting, prices, prompt_text, trie_share
+from helpers.record import (
+    Counting,
+    Section,
+    Setting,
+    expected_seconds,
+    forecasts,
+    measured_counting,
+    measured_speed,
+    prices,
+    prompt_text,
+    trie_share,
+)
 from helpers.sections import global_replay
 from tests.conftest import joint_and_binary, loopback_stack, obtained, tiny_plan
 
@@ -74,6 +85,17 @@ def test_measured_cells_are_spread_over_the_plan(study):
     found = measured_counting(plan, study, table, most=4)
     assert found.cells == 4 and found.characters == pytest.approx(sum(lengths[:15:4]) / 400)
     assert measured_counting(plan.assign(key="other"), study, table) == Counting()
+
+
+def test_time_is_expected_at_the_measured_speed_of_this_machine_and_at_the_declared_one_elsewhere():
+    table = pa.table({"prompt_tokens": [600, 500], "cached_tokens": [0, 460], "seconds": [12.0, 4.0]})
+    assert measured_speed(table) == 640 / 16 and measured_speed(table.slice(0, 0)) is None
+    speeds = {"prompt": 50, "completion": 10}
+    far = loopback_stack("http://127.0.0.1:9/v1", tokens_per_s=speeds)
+    near = replace(far, kind="embedded")
+    assert expected_seconds(near, 10, 9000, 400, 40.0) == 10
+    assert expected_seconds(near, 10, 9000, 400, None) == 8 + 1
+    assert expected_seconds(far, 10, 9000, 400, 40.0) == 180
 
 
 def test_an_unknown_profile_or_section_is_refused_with_those_that_exist(capsys):

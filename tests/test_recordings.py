@@ -15,7 +15,7 @@ import yaml
 from helpers import recordings as module
 from helpers.channels import direct, generated
 from helpers.plan import Study, add_keys
-from helpers.recordings import SCHEMA, Recordings, as_table, money, nearest, section_plan, stats, why
+from helpers.recordings import LATER, SCHEMA, Recordings, as_table, money, nearest, section_plan, stats, why
 from helpers.tasks import DataError
 from tests.conftest import ask, loopback_stack, obtained, run_child, tiny_plan
 
@@ -64,8 +64,16 @@ def write_six_and_die(folder):
 def test_what_is_written_is_read_back_as_received(tmp_path):
     row = answer("k1", logprobs=[float("-inf"), 3e-7], sampled='"unread": "', section="bridge", prompt_tokens=77)
     table = store_with(tmp_path, row).table()
-    assert table.schema == SCHEMA and table.to_pylist()[0] == {**dict.fromkeys(SCHEMA.names), **row}
+    assert table.schema == SCHEMA and table.to_pylist()[0] == {**dict.fromkeys(SCHEMA.names), **LATER, **row}
     assert Recordings(tmp_path, "loopback").keys() == {"k1"}
+
+
+def test_recordings_from_before_a_column_was_added_have_the_value_that_all_of_them_had(tmp_path):
+    store = store_with(tmp_path, answer("k1"))
+    store.export()
+    store.journal.unlink()
+    pq.write_table(pq.read_table(store.parquet).drop_columns(list(LATER)), store.parquet)
+    assert store.table().schema == SCHEMA and store.table(["slice"]).to_pylist() == [{"slice": "full"}]
 
 
 def test_the_first_answer_counts(tmp_path):

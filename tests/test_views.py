@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.projection import projected_states
-from helpers.prompts import SOURCE_ONLY_CLAUSE, generator_messages
+from helpers.projection import projected_states, state_slice
+from helpers.prompts import SOURCE_ONLY_CLAUSE, generator_messages, two_pass_generator_messages
 from helpers.stacks import StackError, load_stack
 from helpers.tasks import DataError, read_jsonl
 from helpers.traces import STEPS, parse_trajectory
@@ -222,6 +222,17 @@ def test_a_view_is_asked_with_the_generator_prompt_of_its_kind_at_temperature_ze
     }  # fmt: skip
     assert second["messages"] == generator_messages(TASK, state, source_only=True)
     assert second["messages"][0]["content"].startswith(SOURCE_ONLY_CLAUSE) and second["max_tokens"] == 512
+
+
+def test_rationales_are_asked_by_the_first_versions_prompt_of_the_whole_state_or_of_its_evidence(
+    tmp_path, trajectory, generator
+):
+    kinds = ["rationale-128", "rationale-512", "evidence-rationale-128"]
+    freeze(generator, wanted_views([trajectory], kinds, [4]), tmp_path / "views.jsonl", at_once=1)
+    state = projected_states(trajectory)[4]
+    texts = [state, state, state_slice(state, "evidence")]
+    assert [body["messages"] for body in generator.asked] == [two_pass_generator_messages(TASK, t) for t in texts]
+    assert [body["max_tokens"] for body in generator.asked] == [128, 512, 128] and texts[2] != state
 
 
 def test_rows_say_what_was_asked_of_whom_and_how_it_ended(tmp_path, trajectory, generator):
