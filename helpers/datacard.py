@@ -11,7 +11,7 @@ from helpers.traces import acquired_artifact, load_trajectories
 
 CARD = ROOT / "data" / "README.md"
 BEGIN, END = "<!-- counted: begin -->", "<!-- counted: end -->"
-SECTIONS = ("01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only", "A_controls")
+SECTIONS = ("01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only", "A_controls", "07_step_diagnostics")
 
 
 def _line(name, counts):

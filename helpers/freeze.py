@@ -16,7 +16,7 @@ from helpers.workflow import Workflow, freeze
 SLOTS = 2  # texts generated side by side by the embedded server; more would each evaluate the shared prompt again
 
 
-async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded", progress=True):
+async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded", pairs=None, progress=True):
     """The study with its frozen views; a live run generates the ones that are missing first.
 
     Parameters
@@ -27,8 +27,10 @@ async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded",
     path : JSONL file that the views are read from and appended to
     stack : Stack, the generator
     acquire : "recorded" leaves the study as it is; "missing" and "fresh" generate what is not there
+    pairs : set of (trajectory_id, state), optional; only their views are wanted
     """
     wanted = wanted_views(study.trajectories.values(), kinds, states)
+    wanted = [w for w in wanted if pairs is None or (w[0].trajectory_id, w[1]) in pairs]
     missing = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in study.views]
     if acquire == "recorded" or not missing:
         return study

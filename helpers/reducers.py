@@ -267,6 +267,33 @@ def candidate_gaps(plan, table):
     return energies[:, first] - energies[:, second]
 
 
+def endpoint_energies(plan, values):
+    """Candidate energies of every (trajectory, state, channel, wave), layout by layout.
+
+    Parameters
+    ----------
+    plan : DataFrame, one row a cell
+    values : (n, 4) array, nats, from :func:`read_cells`
+
+    Returns
+    -------
+    ends : DataFrame of m endpoints in the order of the plan
+    energies : (m, S, K) array, nats; layouts in ascending order, candidates by identity; NaN where missing
+    """
+    groups = plan.groupby(list(ENDPOINT), sort=False, dropna=False)
+    number = groups.ngroup().to_numpy()
+    ends = plan.loc[~plan.duplicated(list(ENDPOINT)), list(ENDPOINT)].reset_index(drop=True)
+    layouts = np.sort(plan["layout"].unique())
+    slot = np.searchsorted(layouts, plan["layout"].to_numpy())
+    energies = np.full((len(ends), len(layouts), K), np.nan)
+    joint = (plan["readout"] == "joint").to_numpy()
+    energies[number[joint], slot[joint]] = align_labels(values[joint], plan["layout"].to_numpy()[joint])
+    binary = ~joint
+    assessed = plan["assessed"].to_numpy()[binary]
+    energies[number[binary], slot[binary], assessed] = binary_energy(values[binary, 0], values[binary, 1])
+    return ends, energies
+
+
 def endpoint_margins(plan, study, table, *, tau=1.0, accepted_models=None):
     """One row per (trajectory, state, channel, wave): its target margin and what it rests on.
 
@@ -282,18 +309,8 @@ def endpoint_margins(plan, study, table, *, tau=1.0, accepted_models=None):
         ``margin`` (nats; layouts reduced first), ``layout_0`` … ``layout_3`` (nats; margin of one layout
         alone), ``energy_0`` … ``energy_3`` (nats; reduced candidate energies), ``complete``.
     """
-    values, _, _ = read_cells(plan, table, accepted_models)
-    groups = plan.groupby(list(ENDPOINT), sort=False, dropna=False)
-    number = groups.ngroup().to_numpy()
-    ends = plan.loc[~plan.duplicated(list(ENDPOINT)), list(ENDPOINT)].reset_index(drop=True)
+    ends, energies = endpoint_energies(plan, read_cells(plan, table, accepted_models)[0])
     layouts = np.sort(plan["layout"].unique())
-    slot = np.searchsorted(layouts, plan["layout"].to_numpy())
-    energies = np.full((len(ends), len(layouts), K), np.nan)
-    joint = (plan["readout"] == "joint").to_numpy()
-    energies[number[joint], slot[joint]] = align_labels(values[joint], plan["layout"].to_numpy()[joint])
-    binary = ~joint
-    assessed = plan["assessed"].to_numpy()[binary]
-    energies[number[binary], slot[binary], assessed] = binary_energy(values[binary, 0], values[binary, 1])
     target = np.array([study.target(name) for name in ends["trajectory_id"]], dtype=int)
     reduced = layout_reduction(energies, tau)
     margins = target_margin(energies, np.repeat(target[:, None], len(layouts), axis=1))

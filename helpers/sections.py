@@ -5,7 +5,7 @@ One function a section; notebooks, `make plan` and `make record` call the same o
 
 import pandas as pd
 
-from helpers.channels import Channel, direct, generated, matched
+from helpers.channels import Channel, direct, generated, matched, two_pass
 from helpers.plan import make_plan
 from helpers.traces import STEPS
 from helpers.views import ENDPOINTS
@@ -66,9 +66,36 @@ def controls(ids, stack, waves=(0,)):
     return make_plan(ids, ENDPOINTS, channels, waves=waves)
 
 
+def step_diagnostics(ids, stack):
+    """First version, §4: every state, scored directly and with a 128-token rationale."""
+    return make_plan(ids, ALL_STATES, [direct(stack), two_pass("rationale-128", stack)])
+
+
+def component_channels(stack):
+    """First version, Table 2: the channels that differ from direct scoring in one component, by their published name."""
+    return {
+        "full_direct": direct(stack),
+        "full_gen128": two_pass("rationale-128", stack),
+        "full_gen512": two_pass("rationale-512", stack),
+        "full_extractive": two_pass("quote", stack),
+        "full_candidate_only": two_pass("candidates", stack),
+        "evidence_direct": direct(stack, slice="evidence"),
+        "evidence_gen128": two_pass("evidence-rationale-128", stack, slice="evidence"),
+    }
+
+
+def components(transitions, stack):
+    """First version, Table 2: both ends of chosen transitions under every component channel, fixed layout."""
+    states = {}
+    for name, step in transitions:
+        states.setdefault(name, set()).update((step - 1, step))
+    channels = list(component_channels(stack).values())
+    return together(*(make_plan([name], sorted(found), channels, layouts=(0,)) for name, found in states.items()))
+
+
 BY_NAME = {
     plan.__name__: plan
-    for plan in (global_replay, retry, retrieval_face, matched_cube, bridge, source_only, controls)
+    for plan in (global_replay, retry, retrieval_face, matched_cube, bridge, source_only, controls, step_diagnostics)
 }
 
 

@@ -21,6 +21,7 @@ from helpers.recordings import Recordings
 from helpers.stacks import load_stacks
 from helpers.tasks import FALLBACK, K, write_jsonl
 from helpers.traces import RETRIEVE, STEPS, acquired_artifact
+from helpers.views import GENERATED
 
 FAMILIES = ("intervention", "risk", "mechanism", "diagnostic", "insufficient-evidence")
 STACKS = ("smoke", "smoke-2")
@@ -35,10 +36,15 @@ GAIN = {
     "quote": 0.7,
     "ungrounded-512": -0.5,
     "source-only-512": 0.9,
+    "rationale-128": -0.6,
+    "rationale-512": -0.1,
+    "evidence-rationale-128": -0.2,
+    "candidates": 0.0,
 }
 ELSEWHERE = 0.3  # share of the mean gain that the other steps have
 PRIMARY = -0.2  # evidence-primary minus neutral
 STATE_LAST = -0.1
+EVIDENCE_ONLY = -0.15  # the evidence slice, scored directly, minus the full state
 SCALE = {("joint", "smoke"): 1.0, ("binary", "smoke"): 0.7, ("binary", "smoke-2"): 2.0, ("joint", "smoke-2"): 1.5}
 NO_ARTIFACT_SHIFT = 0.05  # source-only minus ungrounded gain where nothing was retrieved
 LAYOUT_BIAS = (0.9, 0.3, -0.2, -0.6)  # preference for each label, nats
@@ -51,6 +57,7 @@ def planted_gain(channel, step, artifact):
     if view == "source-only-512" and not artifact:
         mean = GAIN["ungrounded-512"] + NO_ARTIFACT_SHIFT
     mean += PRIMARY * (channel.authority == "evidence-primary") + STATE_LAST * (channel.source_order == "state-last")
+    mean += EVIDENCE_ONLY * (channel.template == "direct" and channel.slice == "evidence")
     share = 1.0 if step == RETRIEVE + 1 else ELSEWHERE
     return share * SCALE[channel.readout, channel.stack] * mean
 
@@ -67,6 +74,7 @@ def planted_margin(trajectory, state, channel, *, seed, trajectory_sd, transitio
     """
     name, artifact = trajectory.trajectory_id, acquired_artifact(trajectory)
     family = (channel.template, channel.view, channel.readout, channel.stack)
+    family += (channel.slice,) if channel.slice != "full" else ()
     margin = -1.0 + 0.5 * _noise(seed, "start", name, channel.stack)
     for step in range(1, len(STEPS) + 1):
         gain = planted_gain(channel, step, artifact)
@@ -130,8 +138,9 @@ def synthetic_rows(count):
         success = i % 2 == 0
         trajectories.append({"trajectory_id": name, "task_id": task_id, "x0": x0, "steps": steps,
                              "final_score": 1.0 if success else 0.5, "success": success})  # fmt: skip
-        for kind in ("generated-128", "ungrounded-512", "source-only-512", "donor"):
-            states = range(len(STEPS) + 1) if kind == "generated-128" else (RETRIEVE, RETRIEVE + 1)
+        for kind in (*GENERATED, "donor"):
+            everywhere = kind == "generated-128" or "rationale" in kind
+            states = range(len(STEPS) + 1) if everywhere else (RETRIEVE, RETRIEVE + 1)
             support = "missing" if kind == "source-only-512" else f"{topic} is reported to raise the level"
             for state in states:
                 text = json.dumps({"CANDIDATE_01": {"support": support, "missing": f"view {kind} of state {state}"}})
@@ -149,6 +158,8 @@ def every_plan(ids, waves):
         sections.bridge(ids, first, second, waves=waves),
         sections.source_only(ids, first),
         sections.controls(ids, first),
+        sections.step_diagnostics(ids, first),
+        sections.components([(name, step) for name in ids for step in range(1, len(STEPS) + 1)], first),
     ]
     return sections.together(*plans)
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from jupyter_client.manager import start_new_async_kernel
 
-from helpers.channels import direct, generated, matched
+from helpers.channels import direct, generated, matched, two_pass
 from helpers.endpoint import Endpoint, read_answers
 from helpers.executor import execute
 from helpers.params import ROOT, declared, merged, notebook_source
@@ -23,7 +23,8 @@ from helpers.traces import RETRIEVE, STEPS, acquired_artifact
 from tests import simulate
 
 SECTIONS = (
-    "01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only", "A1_controls",
+    "01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only",
+    "07_step_diagnostics", "A1_controls",
 )  # fmt: skip
 NOTEBOOKS = (*SECTIONS, "00_overview")
 NOISE = 0.02  # planted retry noise of one log-probability, nats
@@ -150,11 +151,26 @@ def test_the_source_only_section_separates_the_planted_cohorts(report):
     assert row(folder, "06_source_only", "source.claims_ungrounded")["estimate"] == len(artifact)
 
 
+def test_the_step_diagnostics_find_the_planted_gains_of_each_component(report):
+    study, folder = report
+    steps = range(1, len(STEPS) + 1)
+    plain = planted_gains(study, direct("smoke"), steps)
+    found = {n: row(folder, "07_step_diagnostics", f"v1.{n}")["estimate"] for n in ("margin", "margin_b4", "direct", "channel_effect")}
+    gains = planted_gains(study, two_pass("rationale-128", "smoke"), steps)
+    for name, values in {"margin": gains, "margin_b4": gains, "direct": plain, "channel_effect": gains - plain}.items():
+        assert found[name] == pytest.approx(values.mean(), abs=CLOSE)
+    assert row(folder, "07_step_diagnostics", "v1.margin")["n_transitions"] == gains.size
+    longer = planted_gains(study, two_pass("rationale-512", "smoke"), steps)
+    audit = row(folder, "07_step_diagnostics", "v1.attribution_full_gen512_gap")
+    assert audit["estimate"] == pytest.approx((longer - plain).mean(), abs=CLOSE) and audit["n_transitions"] == gains.size
+    assert row(folder, "07_step_diagnostics", "v1.attribution_full_direct_gap")["estimate"] == 0
+
+
 def test_the_overview_quotes_every_section(report):
     _, folder = report
     cells = nbformat.read(folder / "00_overview.ipynb", as_version=4).cells
     shown = "".join(str(o.get("data", {}).get("text/markdown", "")) for c in cells for o in c.get("outputs", []))
-    for title in ("Global replay", "Retry", "Retrieval face", "Matched cube", "Bridge", "Source-only", "Controls"):
+    for title in ("Global replay", "Retry", "Retrieval face", "Matched cube", "Bridge", "Source-only", "Controls", "Step diagnostics"):
         assert title in shown
 
 
@@ -195,6 +211,7 @@ def test_a_notebook_survives_all_cells_queued_at_once(report, name):
         ("02_retry", {"SEED": 7, "THRESHOLDS": [0.3]}),
         ("04_matched_cube", {"AUTHORITIES": ["neutral"], "WEIGHTING": "target"}),
         ("05_bridge", {"MOST_WAVES": 1, "WEIGHTING": "target"}),
+        ("07_step_diagnostics", {"MISSING": "floor", "TOP": 12, "SCALES": [1.0, 4.0]}),
     ],
 )
 def test_changed_parameters_still_run(report, name, changes):
