@@ -6,6 +6,7 @@ come back to the planted numbers up to the planted retry noise.
 
 import asyncio
 import os
+import re
 import secrets
 from contextlib import suppress
 
@@ -218,6 +219,40 @@ def test_changed_parameters_still_run(report, name, changes):
     _, folder = report
     values = parameters(name, folder, ACQUIRE="recorded", **changes) | {"OUTPUT": str(folder / "changed")}
     execute(notebook_source(name), folder / f"changed_{name}.ipynb", values, progress=False)
+
+
+def shown(path):
+    """Everything that an executed notebook shows as text."""
+    outputs = [o for c in nbformat.read(path, as_version=4).cells for o in c.get("outputs", [])]
+    return "\n".join(str(o.get("data", {}).get(kind, "")) for o in outputs for kind in ("text/markdown", "text/html", "text/plain"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"SORT": "reversal"}, {"SORT": "retry", "TRAJECTORY": "traj-synthetic-002", "STEP": 4}])
+def test_a_transition_is_shown_whole(report, changes):
+    study, folder = report
+    values = parameters("inspect_transition", folder, ACQUIRE="recorded", **changes) | {"OUTPUT": str(folder / "inspected")}
+    execute(notebook_source("inspect_transition"), folder / "inspected.ipynb", values, progress=False)
+    text = shown(folder / "inspected.ipynb")
+    assert "&lt;RATIONALE_BUFFER&gt;" in text and "nothing is missing" in text and "<RATIONALE_BUFFER>" not in text
+    if "TRAJECTORY" in changes:
+        d, g = (planted_gains(study, c("smoke"), (4,))[0][2] for c in (direct, generated))
+        found = [float(v) for v in re.findall(r"gains ([+-][\d.]+) nats directly and ([+-][\d.]+)", text)[0]]
+        assert found == pytest.approx([d, g], abs=3 * NOISE)
+
+
+def test_a_typed_step_is_asked_once_and_its_sign_is_told(smoke, tmp_path):
+    _, folder = smoke
+    os.environ["ASV_SMOKE_KEY"] = secrets.token_hex(16)
+    values = parameters("try_a_step", folder, STACK="smoke") | {"FOLDER": str(tmp_path)}
+    with Endpoint(port=8808) as endpoint:
+        execute(notebook_source("try_a_step"), tmp_path / "tried.ipynb", values, progress=False)
+        asked = endpoint.requests
+        assert asked >= 4 + 32, "four views, and four channels in four layouts at both states"
+        execute(notebook_source("try_a_step"), tmp_path / "again.ipynb", values, progress=False)
+        assert endpoint.requests == asked, "the second run is instant"
+    assert shown(tmp_path / "again.ipynb").count("The step's gain is direct ") == 1
+    execute(notebook_source("try_a_step"), tmp_path / "other.ipynb", {**values, "TARGET": 1, "ASK": False}, progress=False)
+    assert "the question stays open" in shown(tmp_path / "other.ipynb")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").rglob("*.ipynb")), ids=lambda p: p.stem)

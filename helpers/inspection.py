@@ -1,0 +1,51 @@
+"""Which transitions stand out, and whether a chosen one exists."""
+
+import numpy as np
+
+from helpers.reducers import transition_gains
+from helpers.tasks import DataError
+from helpers.traces import STEPS
+
+SORTS = ("omega", "reversal", "retry")
+
+
+def check_choice(study, trajectory_id, step, sort):
+    """DataError where the trajectory, the step or the order does not exist; it lists what does."""
+    if trajectory_id and trajectory_id not in study.trajectories:
+        raise DataError(f"TRAJECTORY: no {trajectory_id!r}; there are {', '.join(study.trajectories)}.")
+    if step not in range(len(STEPS) + 1):
+        names = ", ".join(f"{i} {name}" for i, name in enumerate(STEPS, start=1))
+        raise DataError(f"STEP: {step!r}; use 0 for the first of the list, or one of {names}.")
+    if sort not in SORTS:
+        raise DataError(f"SORT: {sort!r}; use one of {', '.join(SORTS)}.")
+
+
+def standing_out(margins, waves, sort):
+    """Complete transitions in the order in which they are worth a look, most striking first.
+
+    Parameters
+    ----------
+    margins : DataFrame from ``endpoint_margins`` with a ``channel`` column (direct, generated), one wave
+    waves : DataFrame from ``endpoint_margins`` of the retry's two waves
+    sort : str
+        ``omega`` by the interaction's size; ``reversal`` by the smaller of two opposite gains; ``retry`` by the
+        largest change of a gain between two waves.
+
+    Returns
+    -------
+    DataFrame indexed by (trajectory_id, step): action, direct and generated gain, omega or change; nats
+    """
+    if sort == "retry":
+        gains = transition_gains(waves, by=["template", "wave"])
+        change = gains.T.groupby(level="template").agg(lambda g: g.max() - g.min() if g.notna().all() else np.nan).T
+        out = change.rename(columns={"direct": "direct change", "buffered": "generated change"}).dropna()
+        size = out.max(axis=1)
+    else:
+        out = transition_gains(margins, by="channel")[["direct", "generated"]].dropna()
+        out["omega"] = out["generated"] - out["direct"]
+        opposite = out["direct"] * out["generated"] < 0
+        out = out[opposite] if sort == "reversal" else out
+        size = out["omega"].abs() if sort == "omega" else out[["direct", "generated"]].abs().min(axis=1)
+    out = out.loc[size.sort_values(ascending=False, kind="stable").index]
+    out.insert(0, "action", [STEPS[step - 1] for step in out.index.get_level_values("step")])
+    return out
