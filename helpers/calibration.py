@@ -1,0 +1,147 @@
+"""Calibration: does confidence match frequency? Losses, bins and their intervals.
+
+All probabilities are floats in [0, 1]; outcomes are 0 or 1, or class numbers. NaN are refused, not skipped: a
+missing belief has no loss, and leaving it out is the caller's decision.
+"""
+
+import numpy as np
+import pandas as pd
+
+BINS = ("width", "mass")
+
+
+def _pairs(confidence, outcome):
+    confidence, outcome = np.asarray(confidence, float), np.asarray(outcome, float)
+    if confidence.shape != outcome.shape or not confidence.size:
+        raise ValueError(f"{confidence.size} confidences and {outcome.size} outcomes; one outcome a confidence is needed.")
+    if not ((confidence >= 0) & (confidence <= 1)).all():
+        raise ValueError("a confidence is a probability: a number between 0 and 1, none missing.")
+    if not np.isin(outcome, (0, 1)).all():
+        raise ValueError("an outcome is 0 or 1.")
+    return confidence, outcome
+
+
+def _beliefs(beliefs, truth):
+    beliefs, truth = np.asarray(beliefs, float), np.asarray(truth, int)
+    if beliefs.ndim != 2 or len(beliefs) != len(truth) or not len(truth):
+        raise ValueError("beliefs are one row an example and one column a class, with one true class a row.")
+    if not np.allclose(beliefs.sum(axis=1), 1) or (beliefs < 0).any():
+        raise ValueError("a row of beliefs holds probabilities that sum to one, none missing.")
+    return beliefs, truth
+
+
+def log_loss(beliefs, truth):
+    """Mean of -log p(true class), in nats. Beliefs (n, K), true classes (n,); infinite where the truth got 0."""
+    beliefs, truth = _beliefs(beliefs, truth)
+    with np.errstate(divide="ignore"):
+        return float(-np.log(beliefs[np.arange(len(truth)), truth]).mean())
+
+
+def brier(confidence, outcome):
+    """Mean squared error of a probability, in [0, 1]."""
+    confidence, outcome = _pairs(confidence, outcome)
+    return float(((confidence - outcome) ** 2).mean())
+
+
+def brier_multiclass(beliefs, truth):
+    """Mean over examples of the squared errors summed over classes, in [0, 2]."""
+    beliefs, truth = _beliefs(beliefs, truth)
+    return float(((beliefs - np.eye(beliefs.shape[1])[truth]) ** 2).sum(axis=1).mean())
+
+
+def bin_numbers(confidence, bins=10, rule="width"):
+    """Bin of each confidence: bins of equal width over [0, 1], or of equal mass (quantiles; ties stay together)."""
+    if rule not in BINS:
+        raise ValueError(f"bins by {rule!r}; use one of {', '.join(BINS)}.")
+    confidence = np.asarray(confidence, float)
+    if rule == "width":
+        return np.minimum((confidence * bins).astype(int), bins - 1)
+    edges = np.quantile(confidence, np.arange(1, bins) / bins)
+    return np.searchsorted(np.unique(edges), confidence, side="right")
+
+
+def reliability(confidence, outcome, bins=10, rule="width"):
+    """The reliability diagram's points: one row a filled bin.
+
+    Returns
+    -------
+    DataFrame: n, confidence (mean), accuracy (observed frequency), gap (accuracy - confidence)
+    """
+    confidence, outcome = _pairs(confidence, outcome)
+    frame = pd.DataFrame({"bin": bin_numbers(confidence, bins, rule), "confidence": confidence, "accuracy": outcome})
+    out = frame.groupby("bin").agg(n=("accuracy", "size"), confidence=("confidence", "mean"), accuracy=("accuracy", "mean"))
+    return out.assign(gap=out["accuracy"] - out["confidence"])
+
+
+def expected_calibration_error(confidence, outcome, bins=10, rule="width"):
+    """Mean over examples of |accuracy - confidence| of their bin, in [0, 1]."""
+    points = reliability(confidence, outcome, bins, rule)
+    return float((points["n"] * points["gap"].abs()).sum() / points["n"].sum())
+
+
+def brier_parts(confidence, outcome, bins=10, rule="width"):
+    """Murphy's split of the Brier score over bins.
+
+    Returns
+    -------
+    dict: reliability (lower is better), resolution (higher is better), uncertainty, and within (what the bins' width
+    leaves over); brier = reliability - resolution + uncertainty + within, exactly.
+    """
+    points, base = reliability(confidence, outcome, bins, rule), float(np.mean(outcome))
+    weight = points["n"] / points["n"].sum()
+    parts = {
+        "reliability": float((weight * points["gap"] ** 2).sum()),
+        "resolution": float((weight * (points["accuracy"] - base) ** 2).sum()),
+        "uncertainty": base * (1 - base),
+    }
+    within = brier(confidence, outcome) - parts["reliability"] + parts["resolution"] - parts["uncertainty"]
+    return {**parts, "within": within}
+
+
+def conditional(frame, by, *, confidence="confidence", outcome="outcome", bins=10):
+    """Calibration within groups, beside the whole: an aggregate can average a warning away.
+
+    Parameters
+    ----------
+    frame : DataFrame with a confidence and an outcome column, one row an example
+    by : str, the column that makes the groups
+
+    Returns
+    -------
+    DataFrame, one row a group and last "all": n, confidence, accuracy, brier, ece
+    """
+    groups = [*frame.groupby(by, sort=True), ("all", frame)]
+    rows = {
+        name: {
+            "n": len(part),
+            "confidence": part[confidence].mean(),
+            "accuracy": part[outcome].mean(),
+            "brier": brier(part[confidence], part[outcome]),
+            "ece": expected_calibration_error(part[confidence], part[outcome], bins),
+        }
+        for name, part in groups
+        if len(part)
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(by)
+
+
+def bootstrapped(measure, confidence, outcome, trajectory_ids, draws):
+    """A calibration measure over bootstrap draws of trajectories.
+
+    Parameters
+    ----------
+    measure : callable (confidence, outcome) -> float
+    draws : TrajectoryDraws
+
+    Returns
+    -------
+    (draws,) array; an example of a trajectory drawn twice counts twice
+    """
+    confidence, outcome = _pairs(confidence, outcome)
+    rows = [np.flatnonzero(draws.codes(trajectory_ids) == i) for i in range(len(draws))]
+    out = []
+    for block in draws.weights():
+        for counts in block.astype(int):
+            picked = np.concatenate([np.tile(r, c) for r, c in zip(rows, counts, strict=True) if c])
+            out.append(measure(confidence[picked], outcome[picked]))
+    return np.array(out)
