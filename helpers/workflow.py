@@ -13,6 +13,7 @@ from helpers.tasks import append_jsonl, read_jsonl
 from helpers.traces import STEPS, apply_patch
 
 QUESTION_TYPES = ("intervention", "risk", "mechanism", "diagnostic", "other")
+COMPONENTS = ("planning", "reflection")
 ABSTAIN = "The retrieved evidence is insufficient to answer the question."
 _ABSTAINS = re.compile(r"\b(insufficient|not enough|no evidence|cannot be (?:answered|determined)|unclear)\b", re.I)
 _STRONG = re.compile(
@@ -46,9 +47,25 @@ class Workflow:
         Question words that a checked search query holds at least, as far as the question has them.
     artifacts, sentences : int
         Documents acquired at most, and evidence sentences kept from them.
+    leave_out : collection of str
+        Components that this actor does without: ``planning`` (it searches with the question's own words) and
+        ``reflection`` (no audit and no revision before the final one).
+    fixed : dict, step name to patch
+        Steps whose outcome is set instead of computed; everything else runs as usual.
+    meter : callable, optional
+        Running totals of what the model has used, ``{name: number}``; each step's share goes into its cost.
     """
 
-    def __init__(self, retriever, ask, *, relevance, support=0.5, keywords=9, artifacts=1, sentences=3):
+    def __init__(
+        self, retriever, ask, *, relevance, support=0.5, keywords=9, artifacts=1, sentences=3, leave_out=(), fixed=None,
+        meter=dict,
+    ):  # fmt: skip
+        unknown = set(leave_out) - set(COMPONENTS)
+        if unknown:
+            raise ValueError(f"leave_out {sorted(unknown)}; use {', '.join(COMPONENTS)}.")
+        self.leave_out = frozenset(leave_out)
+        self.fixed = fixed or {}
+        self.meter = meter
         self.retriever = retriever
         self.ask = ask
         self.relevance = relevance
@@ -63,10 +80,10 @@ class Workflow:
         row = {"trajectory_id": f"traj-{task['task_id']}", "task_id": task["task_id"], "x0": state, "steps": []}
         memory = {"documents": {}, "calls": 0}
         for action in STEPS:
-            memory["calls"] = 0
-            patch, observation, mode = getattr(self, action)(state, memory)
+            memory["calls"], used = 0, self.meter()
+            patch, observation, mode = self._step(action, state, memory)
             state = apply_patch(state, patch)
-            cost = {"calls": memory["calls"]}
+            cost = {"calls": memory["calls"], **{k: n - used.get(k, 0) for k, n in self.meter().items()}}
             row["steps"].append(
                 {"action": action, "patch": patch, "observation": observation, "mode": mode, "cost": cost}
             )
@@ -75,6 +92,21 @@ class Workflow:
         row["final_score"] = memory["audit"]["final_score"]
         row["success"] = row["final_score"] == 1.0
         return row
+
+    def _step(self, action, state, memory):
+        """Patch, observation and mode of one step: computed, left out, or set from outside."""
+        if action in self.fixed:
+            patch = self.fixed[action]
+            if action == "retrieve":
+                memory["documents"] = {a["doc_id"]: {**a, "summary": a["text"]} for a in patch.get("artifacts", [])}
+                memory["relevance"] = 0.0
+            return patch, f"{action} was set from outside", "deterministic"
+        if "planning" in self.leave_out and action in ("plan", "validate_plan"):
+            words = " ".join(list(dict.fromkeys(terms(state["question"])))[:8])
+            return ({"plan": {"query": words}} if action == "plan" else {}), "this actor does not plan", "deterministic"
+        if "reflection" in self.leave_out and action in ("audit", "revise"):
+            return {}, "this actor does not reflect", "deterministic"
+        return getattr(self, action)(state, memory)
 
     def _ask(self, memory, prompt, max_tokens, accept):
         """The model's first line if ``accept`` takes it, else None."""

@@ -1,0 +1,208 @@
+"""Causal debugging of the actor: replay a trace with one factor changed, and see what becomes of the failure.
+
+A replay is deterministic: the model's answers come from a file, so what differs between two replays was set, or
+follows from what was set.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+
+from helpers.tasks import append_jsonl, read_jsonl
+from helpers.traces import parse_trajectory
+from helpers.workflow import Workflow
+
+# Each factor and the step at which it acts.
+FACTORS = {"plan": "plan", "documents": "retrieve", "ranking": "retrieve", "draft": "synthesize", "audit": "audit"}
+
+
+class TwoFactors(ValueError):
+    """A replay was to change more than one thing, so its effect would belong to neither."""
+
+
+class NotDeterministic(RuntimeError):
+    """Two replays differ before the step at which something was set."""
+
+
+class NotAnswered(LookupError):
+    """The model's answer to a prompt is not in the file of answers and no model may be asked."""
+
+
+class Remembered:
+    """A model's answers by prompt, kept in a JSON Lines file.
+
+    Parameters
+    ----------
+    path : file of ``{"prompt_sha256", "max_tokens", "text"}``, read and appended to
+    ask : callable (prompt, max_tokens) -> str, optional; without it an unknown prompt raises NotAnswered
+    """
+
+    def __init__(self, path, ask=None):
+        self.path, self.ask = Path(path), ask
+        rows = read_jsonl(path) if self.path.exists() else []
+        self.answers = {(row["prompt_sha256"], row["max_tokens"]): row["text"] for row in rows}
+
+    def __call__(self, prompt, max_tokens):
+        key = (hashlib.sha256(prompt.encode()).hexdigest(), max_tokens)
+        if key not in self.answers:
+            if self.ask is None:
+                raise NotAnswered(
+                    f"{self.path}: no answer to the prompt {key[0][:12]}…; run once with ACQUIRE = \"missing\" to ask the model."
+                )
+            text = self.ask(prompt, max_tokens)
+            append_jsonl(self.path, {"prompt_sha256": key[0], "max_tokens": max_tokens, "text": text})
+            self.answers[key] = text
+        return self.answers[key]
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """One factor set to one value; ``name`` is how a table calls it."""
+
+    name: str
+    factor: str
+    value: object
+
+
+class Ranked:
+    """A retriever whose hits come in another order: ``order(hits) -> hits``."""
+
+    def __init__(self, retriever, order):
+        self.retriever, self.order = retriever, order
+
+    def search(self, query, limit=5):
+        return self.order(self.retriever.search(query, limit))
+
+
+def replay(task, retriever, ask, setting, *interventions):
+    """The actor's run on a task, with at most one factor changed.
+
+    Parameters
+    ----------
+    setting : dict, the Workflow's own thresholds (``relevance``, ``support``, …)
+    interventions : none for the baseline, or one :class:`Intervention`; TwoFactors for more
+
+    Returns
+    -------
+    dict, a trajectory row as it would be frozen
+    """
+    if len({i.factor for i in interventions}) > 1 or len(interventions) > 1:
+        raise TwoFactors(
+            f"{', '.join(i.name for i in interventions)}: one replay changes one factor; run them one at a time."
+        )
+    fixed = {}
+    for it in interventions:
+        if it.factor not in FACTORS:
+            raise ValueError(f"factor {it.factor!r}; use one of {', '.join(FACTORS)}.")
+        if it.factor == "audit":
+            setting = {**setting, "support": it.value}
+        elif it.factor == "ranking":
+            retriever = Ranked(retriever, it.value)
+        else:
+            fixed = {FACTORS[it.factor]: it.value}
+    return Workflow(retriever, ask, **setting, fixed=fixed).run(task)
+
+
+def same_until(baseline, patched, step):
+    """NotDeterministic where two replays differ before the step at which something was set."""
+    for old, new in zip(baseline["steps"], patched["steps"], strict=True):
+        if old["action"] == step:
+            return
+        if old["patch"] != new["patch"]:
+            raise NotDeterministic(f"step {old['action']} differs although only {step} was set; the replay cannot be trusted.")
+
+
+def debug_failure(task, retriever, ask, setting, failed, interventions):
+    """Which single change makes a failure go away.
+
+    Parameters
+    ----------
+    failed : callable (trajectory row) -> bool, the failure's predicate; the baseline must fulfil it (ValueError)
+    interventions : list of :class:`Intervention`
+
+    Returns
+    -------
+    DataFrame, largest effect first: intervention, factor, effect (1 the failure goes away, 0 it stays), changed
+    (steps whose outcome differs from the baseline's)
+    """
+    baseline = replay(task, retriever, ask, setting)
+    if not failed(baseline):
+        raise ValueError(f"{task['task_id']}: the replayed run does not fail, so there is nothing to debug.")
+    rows = []
+    for it in interventions:
+        patched = replay(task, retriever, ask, setting, it)
+        same_until(baseline, patched, FACTORS[it.factor])
+        changed = [o["action"] for o, n in zip(baseline["steps"], patched["steps"], strict=True) if o["patch"] != n["patch"]]
+        rows.append((it.name, it.factor, 1.0 - float(failed(patched)), ", ".join(changed)))
+    found = pd.DataFrame(rows, columns=["intervention", "factor", "effect", "changed"])
+    return found.sort_values("effect", ascending=False, kind="stable", ignore_index=True)
+
+
+def treatment_effect(treated, control):
+    """Average treatment effect: mean outcome under do(Z = 1) minus mean under do(Z = 0), paired by unit."""
+    return float(np.mean(treated) - np.mean(control))
+
+
+def as_trajectory(row):
+    """A replayed row as a Trajectory."""
+    return parse_trajectory(json.loads(json.dumps(row)))
+
+
+# -- influence --------------------------------------------------------------------------------------
+
+
+def fit_logistic(x, y, ridge=1.0):
+    """Coefficients (p,) of a logistic regression that minimises the summed loss + ridge/2 |theta|^2.
+
+    Parameters
+    ----------
+    x : (n, p) array of features, with a column of ones if an intercept is wanted
+    y : (n,) array of 0 and 1, both present
+    """
+    model = LogisticRegression(C=1 / ridge, fit_intercept=False, solver="newton-cholesky", tol=1e-10, max_iter=200)
+    return model.fit(x, y).coef_[0]
+
+
+def point_loss(theta, x, y):
+    """Log loss of single examples under a logistic model, (n,) array, nats."""
+    z = np.atleast_2d(x) @ theta
+    return np.logaddexp(0, z) - np.asarray(y, float) * z
+
+
+def up_weighting(test_gradient, curvature, gradients):
+    """Influence of up-weighting examples on a test loss: -grad L_test' H^-1 grad L(z), one value an example.
+
+    Parameters
+    ----------
+    test_gradient : (p,) array; curvature : (p, p) array, the Hessian; gradients : (n, p) array
+    """
+    return -np.asarray(gradients, float) @ np.linalg.solve(curvature, test_gradient)
+
+
+def influence_on_loss(x, y, x_test, y_test, ridge=1.0):
+    """First-order change of a test loss when each training example is left out.
+
+    Leaving out is up-weighting by minus one, so this is minus :func:`up_weighting`: (n,) array, nats. Positive:
+    without the example the test loss rises, so it helped.
+    """
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    theta = fit_logistic(x, y, ridge)
+    p = expit(x @ theta)
+    curvature = (x * (p * (1 - p))[:, None]).T @ x + ridge * np.eye(x.shape[1])
+    p_test = expit(np.atleast_2d(x_test) @ theta)
+    test_gradient = np.atleast_2d(x_test).T @ (p_test - y_test) / len(np.atleast_1d(y_test))
+    return -up_weighting(test_gradient, curvature, x * (p - y)[:, None])
+
+
+def leave_one_out_loss(x, y, x_test, y_test, ridge=1.0):
+    """The exact change of the mean test loss when each training example is left out and the model refitted: (n,)."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    base = point_loss(fit_logistic(x, y, ridge), x_test, y_test).mean()
+    keep = ~np.eye(len(y), dtype=bool)
+    return np.array([point_loss(fit_logistic(x[k], y[k], ridge), x_test, y_test).mean() - base for k in keep])

@@ -1,0 +1,188 @@
+"""Causal debugging: one factor a replay, effects that can be predicted, and influence beside exact refits."""
+
+import numpy as np
+import pytest
+
+from helpers import debugging as d
+from helpers.retrieval import LibraryRetriever
+from helpers.workflow import ABSTAIN, Workflow
+from tests.test_workflow import BEGINS, GOOD, LIBRARY, TASK
+
+SETTING = {"relevance": 1.0}
+STALE = {"doc_id": "pmid:503", "year": 2012, "design": "review", "text": LIBRARY[2]["summary"]}
+
+
+def scripted(**answers):
+    """A model that answers by how a prompt begins, and follows whatever evidence it is shown when it drafts."""
+    script = GOOD | answers
+
+    def ask(prompt, max_tokens):
+        return next(script[step] for step, start in BEGINS.items() if prompt.startswith(start))
+
+    return ask
+
+
+def replay(*interventions, ask=None, setting=SETTING):
+    return d.replay(TASK, LibraryRetriever(LIBRARY), ask or scripted(), setting, *interventions)
+
+
+def failed(row):
+    return not row["success"]
+
+
+# -- replays ----------------------------------------------------------------------------------------
+
+
+def test_without_an_intervention_a_replay_is_the_workflow():
+    assert replay() == Workflow(LibraryRetriever(LIBRARY), scripted(), **SETTING).run(TASK)
+
+
+@pytest.mark.parametrize(
+    ("intervention", "step", "patch"),
+    [
+        (d.Intervention("other plan", "plan", {"plan": {"query": "honey cough"}}), "plan", {"plan": {"query": "honey cough"}}),
+        (d.Intervention("stale note", "documents", {"artifacts": [STALE]}), "retrieve", {"artifacts": [STALE]}),
+        (d.Intervention("a guess", "draft", {"answer": "Maybe so.", "citations": []}), "synthesize", {"answer": "Maybe so.", "citations": []}),
+    ],
+)
+def test_an_intervention_sets_one_step_and_leaves_those_before_it_alone(intervention, step, patch):
+    baseline, patched = replay(), replay(intervention)
+    before = [s["action"] for s in baseline["steps"]].index(step)
+    assert patched["steps"][before]["patch"] == patch
+    assert patched["steps"][:before] == baseline["steps"][:before]
+
+
+def test_the_ranking_and_the_audit_threshold_can_be_set_too():
+    assert replay()["steps"][3]["patch"]["artifacts"][0]["doc_id"] == "pmid:501"
+    assert replay(d.Intervention("nothing found", "ranking", lambda hits: []))["steps"][3]["patch"] == {}
+    strict = replay(d.Intervention("strict audit", "audit", 1.01))
+    assert "issues" in strict["steps"][6]["patch"] and "issues" not in replay()["steps"][6]["patch"]
+
+
+def test_two_changes_at_once_are_refused():
+    two = [d.Intervention("stale note", "documents", {"artifacts": [STALE]}), d.Intervention("strict", "audit", 1.0)]
+    with pytest.raises(d.TwoFactors, match="stale note, strict: one replay changes one factor"):
+        replay(*two)
+    with pytest.raises(ValueError, match="factor 'mood'; use one of plan, documents, ranking, draft, audit"):
+        replay(d.Intervention("x", "mood", 1))
+
+
+def test_a_model_that_answers_differently_each_time_is_found_out():
+    moods = iter(range(100))
+
+    def fickle(prompt, max_tokens):
+        return f"zinc lozenges cold number {next(moods)}" if prompt.startswith(BEGINS["plan"]) else scripted()(prompt, max_tokens)
+
+    with pytest.raises(d.NotDeterministic, match="step plan differs although only synthesize was set"):
+        d.same_until(replay(ask=fickle), replay(ask=fickle), "synthesize")
+
+
+# -- causes -----------------------------------------------------------------------------------------
+
+
+def test_the_cause_of_a_failure_is_ranked_first():
+    blank = scripted(synthesize="Zinc definitely cures 99 of 100 colds.", revise="Zinc definitely cures 99 of 100 colds.")
+    causes = [
+        d.Intervention("another plan", "plan", {"plan": {"query": "zinc lozenges common cold"}}),
+        d.Intervention("a quoting draft", "draft", {"answer": GOOD["synthesize"], "citations": ["pmid:501"]}),
+        d.Intervention("a lax audit", "audit", 0.0),
+    ]
+    found = d.debug_failure(TASK, LibraryRetriever(LIBRARY), blank, SETTING, failed, causes)
+    assert found.loc[0, "intervention"] == "a quoting draft" and found["effect"].tolist() == [1, 0, 0]
+    assert found.loc[0, "changed"].startswith("synthesize")
+
+
+def test_a_run_that_does_not_fail_is_not_debugged():
+    with pytest.raises(ValueError, match="does not fail, so there is nothing to debug"):
+        d.debug_failure(TASK, LibraryRetriever(LIBRARY), scripted(), SETTING, failed, [])
+
+
+def test_the_worked_treatment_effect():
+    assert d.treatment_effect([1] * 78 + [0] * 22, [1] * 42 + [0] * 58) == pytest.approx(0.36)
+
+
+# -- remembered answers -----------------------------------------------------------------------------
+
+
+def test_answers_are_kept_and_replayed_without_a_model(tmp_path):
+    path, calls = tmp_path / "answers.jsonl", []
+
+    def ask(prompt, max_tokens):
+        calls.append(prompt)
+        return scripted()(prompt, max_tokens)
+
+    first = replay(ask=d.Remembered(path, ask))
+    assert len(calls) == len(set(calls)) > 0
+    assert replay(ask=d.Remembered(path)) == first
+    with pytest.raises(d.NotAnswered, match="no answer to the prompt .* ACQUIRE"):
+        d.Remembered(path)("Another prompt", 5)
+    with pytest.raises(d.NotAnswered):
+        replay(d.Intervention("stale note", "documents", {"artifacts": [STALE]}), ask=d.Remembered(path))
+
+
+# -- actors with a component left out ---------------------------------------------------------------
+
+
+def test_an_actor_without_planning_searches_with_the_questions_words_and_asks_no_model_for_them():
+    run = Workflow(LibraryRetriever(LIBRARY), scripted(plan="honey cough"), **SETTING, leave_out=["planning"]).run(TASK)
+    assert run["steps"][1]["patch"]["plan"]["query"].split()[:2] == ["zinc", "lozenge"] and run["steps"][1]["cost"] == {"calls": 0}
+    assert run["steps"][2]["patch"] == {} and run["success"]
+
+
+def test_an_actor_without_reflection_keeps_a_bad_draft():
+    bad = scripted(synthesize="Zinc definitely cures 99 of 100 colds.", revise=ABSTAIN)
+    run = Workflow(LibraryRetriever(LIBRARY), bad, **SETTING, leave_out=["reflection"]).run(TASK)
+    assert run["steps"][6]["patch"] == run["steps"][7]["patch"] == {} and "99" in run["steps"][5]["patch"]["answer"]
+    assert not run["success"]
+    with pytest.raises(ValueError, match="use planning, reflection"):
+        Workflow(LibraryRetriever(LIBRARY), bad, **SETTING, leave_out=["memory"])
+
+
+def test_a_meter_is_read_before_and_after_each_step():
+    used = {"tokens": 0}
+
+    def ask(prompt, max_tokens):
+        used["tokens"] += 10
+        return scripted()(prompt, max_tokens)
+
+    run = Workflow(LibraryRetriever(LIBRARY), ask, **SETTING, meter=lambda: dict(used)).run(TASK)
+    assert [s["cost"].get("tokens") for s in run["steps"]][:4] == [10, 10, 0, 0]
+    assert sum(s["cost"]["tokens"] for s in run["steps"]) == used["tokens"] == 10 * sum(s["cost"]["calls"] for s in run["steps"])
+
+
+# -- influence --------------------------------------------------------------------------------------
+
+
+def examples(n=60, seed=3):
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
+    y = (rng.random(n) < 1 / (1 + np.exp(-x @ [0.3, 1.2, -0.8]))).astype(float)
+    return x, y
+
+
+def error_share(x, y, ridge=1.0):
+    """Largest error of the first-order change as a share of the largest exact change."""
+    x_test, y_test = examples(30, seed=8)
+    first, exact = (f(x, y, x_test, y_test, ridge) for f in (d.influence_on_loss, d.leave_one_out_loss))
+    return np.abs(first - exact).max() / np.abs(exact).max()
+
+
+def test_the_worked_influence():
+    """Test gradient 2, inverse Hessian 0.5, item gradient 3."""
+    assert d.up_weighting(np.array([2.0]), np.array([[1 / 0.5]]), [[3.0]]).tolist() == [-3.0]
+
+
+def test_the_fit_is_the_minimum_of_the_penalised_loss():
+    x, y = examples()
+    theta = d.fit_logistic(x, y, ridge=0.7)
+    loss = lambda t: d.point_loss(t, x, y).sum() + 0.35 * t @ t  # noqa: E731
+    for step in np.eye(3) * 1e-3:
+        assert loss(theta) < min(loss(theta + step), loss(theta - step))
+
+
+def test_the_first_order_influence_follows_the_exact_refits():
+    assert error_share(*examples(300)) < 0.1
+
+
+def test_with_few_examples_and_a_weak_penalty_the_approximation_fails():
+    assert error_share(*examples(12), ridge=0.1) > 0.5
