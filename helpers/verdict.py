@@ -148,10 +148,10 @@ def failures(trajectory, own_document, score):
 
     Notes
     -----
-    ``illegal action``: a hard violation. ``bad belief update``: verification says supported and the audit after it
-    finds issues, or the other way round. ``missing retrieval``: the library holds the article and it was not
+    ``illegal action``: a hard violation. ``bad belief update``: an answer is verified as supported and the audit
+    after it finds issues, or the other way round. ``missing retrieval``: the library holds the article and it was not
     acquired. ``contaminated memory``: a document about something else is in the state. ``premature halt``: the case
-    is closed as answered while issues remain. ``unsafe reflection``: revising lowered the audit's score.
+    is closed as answered while issues remain, or given up while evidence is in the state. ``unsafe reflection``: revising lowered the audit's score.
     """
     states = trajectory.states
     at = {action: number for number, action in enumerate(STEPS, start=1)}
@@ -166,8 +166,10 @@ def failures(trajectory, own_document, score):
         found.append((at["revise"], "unsafe reflection", f"audit score fell from {before:.2f} to {after:.2f}"))
     final = states[-1]
     says, issues = final.get("verification"), final.get("issues") or []
-    if says and (says == "supported") == bool(issues):
+    if final.get("status") == "answered" and says and (says == "supported") == bool(issues):
         found.append((at["verify"], "bad belief update", f"says {says}; the audit finds {len(issues)} issues"))
     if final.get("status") == "answered" and issues:
         found.append((at["finalize"], "premature halt", f"answered with {len(issues)} issues open"))
+    if final.get("status") == "abstained" and final.get("evidence"):
+        found.append((at["finalize"], "premature halt", f"gave up with {len(final['evidence'])} sentences of evidence"))
     return sorted(found)

@@ -115,6 +115,7 @@ def test_a_clean_run_has_no_failure():
         ({"post_audit": {"issues": ["claim 1"]}}, (9, "bad belief update")),
         ({"verify": {"verification": "unsupported"}}, (9, "bad belief update")),
         ({"post_audit": {"issues": ["claim 1"]}}, (11, "premature halt")),
+        ({"finalize": {"status": "abstained"}}, (11, "premature halt")),
         ({"audit": {"plan": {"query": "x"}}}, (7, "illegal action")),
     ],
 )
