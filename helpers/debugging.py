@@ -39,14 +39,19 @@ class Remembered:
 
     Parameters
     ----------
-    path : file of ``{"prompt_sha256", "max_tokens", "text"}``, read and appended to
-    ask : callable (prompt, max_tokens) -> str, optional; without it an unknown prompt raises NotAnswered
+    path : file of ``{"prompt_sha256", "max_tokens", "text", "usage"}``, read and appended to
+    ask : callable (prompt, max_tokens) -> (text, usage dict), optional; without it an unknown prompt raises NotAnswered
+
+    Attributes
+    ----------
+    used : dict, running totals of the answers' usage, the same whether an answer was asked now or remembered
     """
 
     def __init__(self, path, ask=None):
         self.path, self.ask = Path(path), ask
         rows = read_jsonl(path) if self.path.exists() else []
-        self.answers = {(row["prompt_sha256"], row["max_tokens"]): row["text"] for row in rows}
+        self.answers = {(row["prompt_sha256"], row["max_tokens"]): row for row in rows}
+        self.used = {}
 
     def __call__(self, prompt, max_tokens):
         key = (hashlib.sha256(prompt.encode()).hexdigest(), max_tokens)
@@ -55,10 +60,17 @@ class Remembered:
                 raise NotAnswered(
                     f"{self.path}: no answer to the prompt {key[0][:12]}…; run once with ACQUIRE = \"missing\" to ask the model."
                 )
-            text = self.ask(prompt, max_tokens)
-            append_jsonl(self.path, {"prompt_sha256": key[0], "max_tokens": max_tokens, "text": text})
-            self.answers[key] = text
-        return self.answers[key]
+            text, usage = self.ask(prompt, max_tokens)
+            row = {"prompt_sha256": key[0], "max_tokens": max_tokens, "text": text, "usage": usage}
+            append_jsonl(self.path, row)
+            self.answers[key] = row
+        for name, amount in self.answers[key]["usage"].items():
+            self.used[name] = self.used.get(name, 0) + amount
+        return self.answers[key]["text"]
+
+    def meter(self):
+        """A copy of what has been used so far."""
+        return dict(self.used)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Freeze what later runs only read: traces from tasks, and views from states."""
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import openai
 from tqdm import tqdm
 
 from helpers import embedded
+from helpers.debugging import NotAnswered, Remembered
 from helpers.evaluator import client_for
 from helpers.tasks import append_jsonl
 from helpers.views import ENDPOINTS, freeze_views, view_id, wanted_views
@@ -90,6 +92,52 @@ def obtain_donors(study, path, *, acquire="recorded"):
     return with_views(study, rows)
 
 
+def answering(stack, client):
+    """A function for other threads: ``(prompt, max_tokens) -> (text, usage)`` at temperature zero.
+
+    It raises RuntimeError with the error's kind where the endpoint fails. Usage: prompt_tokens, completion_tokens
+    and seconds, as far as the endpoint tells.
+    """
+    loop = asyncio.get_running_loop()
+
+    def answer(prompt, max_tokens):
+        call = client.chat.completions.create(
+            model=stack.model, messages=[{"role": "user", "content": prompt}], max_tokens=max_tokens, temperature=0
+        )
+        start = time.monotonic()
+        try:
+            found = asyncio.run_coroutine_threadsafe(call, loop).result()
+        except openai.OpenAIError as error:
+            raise RuntimeError(type(error).__name__) from None
+        usage = {"seconds": round(time.monotonic() - start, 3)}
+        if found.usage:
+            usage |= {"prompt_tokens": found.usage.prompt_tokens, "completion_tokens": found.usage.completion_tokens}
+        return found.choices[0].message.content or "", usage
+
+    return answer
+
+
+async def with_answers(run, path, stack, *, acquire="recorded"):
+    """``run(model)`` with a model that remembers its answers; a live run asks for those that are missing.
+
+    Parameters
+    ----------
+    run : callable taking a :class:`Remembered`; it is called again from the start when an answer was missing, and
+        what was answered by then is not asked again
+    path : file of the model's answers
+    stack : Stack, the actor's model
+    acquire : "recorded" raises NotAnswered where an answer is missing; "missing" and "fresh" ask for it
+    """
+    try:
+        return run(Remembered(path))
+    except NotAnswered:
+        if acquire == "recorded":
+            raise
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    async with client_for(stack) as client:
+        return await asyncio.to_thread(run, Remembered(path, answering(stack, client)))
+
+
 async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, library, progress=True):
     """Run the workflow on every task that has no trajectory yet and append it; returns how many were run.
 
@@ -103,19 +151,9 @@ async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, libra
     library : path of the library file, whose hash is kept in every row; None for live retrieval
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    loop = asyncio.get_running_loop()
     async with client_for(stack) as client:
-
-        def ask(prompt, max_tokens):
-            call = client.chat.completions.create(
-                model=stack.model, messages=[{"role": "user", "content": prompt}], max_tokens=max_tokens, temperature=0
-            )
-            try:
-                return asyncio.run_coroutine_threadsafe(call, loop).result().choices[0].message.content or ""
-            except openai.OpenAIError as error:
-                raise RuntimeError(type(error).__name__) from None
-
-        workflow = Workflow(retriever, ask, relevance=relevance)
+        answer = answering(stack, client)
+        workflow = Workflow(retriever, lambda prompt, most: answer(prompt, most)[0], relevance=relevance)
         actor = {"stack": stack.name, "relevance": relevance, "support": workflow.support}
         actor["library_sha256"] = embedded.file_sha256(library) if library else None
         steps = freeze(tasks, workflow, path, actor)

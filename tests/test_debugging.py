@@ -109,11 +109,14 @@ def test_answers_are_kept_and_replayed_without_a_model(tmp_path):
 
     def ask(prompt, max_tokens):
         calls.append(prompt)
-        return scripted()(prompt, max_tokens)
+        return scripted()(prompt, max_tokens), {"prompt_tokens": len(prompt), "seconds": 0.5}
 
-    first = replay(ask=d.Remembered(path, ask))
+    model = d.Remembered(path, ask)
+    first = replay(ask=model)
     assert len(calls) == len(set(calls)) > 0
-    assert replay(ask=d.Remembered(path)) == first
+    again = d.Remembered(path)
+    assert replay(ask=again) == first and again.meter() == model.meter()
+    assert again.meter() == {"prompt_tokens": sum(map(len, calls)), "seconds": 0.5 * len(calls)}
     with pytest.raises(d.NotAnswered, match="no answer to the prompt .* ACQUIRE"):
         d.Remembered(path)("Another prompt", 5)
     with pytest.raises(d.NotAnswered):
