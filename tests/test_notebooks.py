@@ -45,7 +45,7 @@ def parameters(notebook, folder, **others):
     """The smoke profile's parameters, with data and output under a temporary folder."""
     places = {
         "OUTPUT": folder / "out", "TASKS": folder / "data/tasks.jsonl", "TRAJECTORIES": folder / "data/trajectories.jsonl",
-        "VIEWS": folder / "data/views.jsonl", "RECORDINGS": folder / "recordings",
+        "VIEWS": folder / "data/views.jsonl", "RECORDINGS": folder / "recordings", "ANSWERS": folder / "answers.jsonl", "LIBRARY": folder / "data/library.jsonl",
     }  # fmt: skip
     known = declared(notebook_source(notebook))
     values = {**merged("smoke", notebook), **{k: str(v) for k, v in places.items()}, **others}
