@@ -32,6 +32,7 @@ COLUMNS = (
     "id", "quantity", "cohort", "n_trajectories", "n_transitions", "estimate", "low", "high", "level", "unit",
     "paper_estimate", "paper_low", "paper_high",
 )  # fmt: skip
+FEW = 20  # trajectories below which percentile intervals cover visibly less than they say (`make coverage`)
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib", "seaborn", "openai")
 
 
@@ -248,9 +249,14 @@ def agreement(row):
     return f"{'same' if same else 'other'} sign, intervals {'overlap' if overlap else 'apart'}"
 
 
-def finding(text):
-    """Show a computed sentence; it is tagged so that the overview and the index can quote it."""
-    display(Markdown(f"**Finding.** {text}"))
+def finding(text, n=None):
+    """Show a computed sentence; it is tagged so that the index can quote it.
+
+    ``n`` is the number of trajectories behind its intervals; below ``FEW`` a sentence says what that means.
+    """
+    few = n is not None and n < FEW
+    caution = f" With {n} trajectories a percentile interval is too narrow; read it as the least uncertainty there is."
+    display(Markdown(f"**Finding.** {text}{caution if few else ''}"))
 
 
 def escaped(text):
