@@ -125,7 +125,7 @@ def test_both_shapes_of_answer_are_read_alike(servers, tmp_path):
 def test_faults_that_stay_leave_cells_missing_with_a_reason_and_the_rest_whole(servers, tmp_path):
     assert set(STAY) <= set(LASTING)
     study = tiny_study()
-    stacks, endpoints = servers(*STAY, share=0.12)
+    stacks, endpoints = servers(*STAY, share=0.1)
     found = ask_all(stacks, study, tmp_path)
     reasons = set()
     for plan, table in found.values():
