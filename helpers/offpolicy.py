@@ -5,6 +5,7 @@ the log cannot speak about: beta = 0 where pi > 0.
 """
 
 import numpy as np
+import pandas as pd
 
 
 class NoSupport(ValueError):
@@ -89,3 +90,73 @@ def bootstrap(estimate, weights, values, *, draws=2000, seed=20260716):
     weights, values = np.asarray(weights, float), np.asarray(values, float)
     picks = rng.integers(len(weights), size=(draws, len(weights)))
     return np.array([estimate(weights[p], values[p]) for p in picks])
+
+
+# -- a retrieval policy of two decisions ------------------------------------------------------------
+
+QUERIES = ("planned", "question")
+DOCUMENTS = ("first", "second", "third", "none")
+REWARDS = ("found", "acquired")
+
+
+def retrieval_outcomes(tasks, plans, retriever, own, relevance):
+    """What every pair of decisions would earn on every task.
+
+    First decision: search with the planned query or with the question's words. It earns 0.25 where the article about
+    the question is among the three best hits, or, where the library holds none, where no hit is relevant enough.
+    Second decision: which hit is acquired, if any. It earns 0.75 where that is the article, or rightly none.
+
+    Parameters
+    ----------
+    tasks : list of task dicts; plans : dict, task_id to the planned query; retriever : object with ``search``
+    own : dict, task_id to the document about the question, None where the library holds none
+    relevance : float, least relevance of a hit that counts as found
+
+    Returns
+    -------
+    DataFrame indexed by (task_id, query, document): found, acquired (rewards)
+    """
+    rows = {}
+    for task in tasks:
+        name, article = task["task_id"], own[task["task_id"]]
+        for query in QUERIES:
+            hits = retriever.search(plans[name] if query == "planned" else task["question"], 3)
+            ids = [hit["doc_id"] for hit in hits]
+            found = article in ids if article else all(hit["relevance"] < relevance for hit in hits)
+            for rank, document in enumerate(DOCUMENTS):
+                acquired = ids[rank] if rank < len(ids) else None
+                rows[name, query, document] = {"found": 0.25 * found, "acquired": 0.75 * (acquired == article)}
+    index = pd.MultiIndex.from_tuples(rows, names=["task_id", "query", "document"])
+    return pd.DataFrame(list(rows.values()), index=index, columns=list(REWARDS))
+
+
+def exact_value(outcomes, policy):
+    """Value of a policy over all tasks and decisions: no sampling, so this is the on-policy truth."""
+    chance = [policy["query"][q] * policy["document"][d] for _, q, d in outcomes.index]
+    return float((outcomes.sum(axis=1) * chance).sum() / outcomes.index.get_level_values(0).nunique())
+
+
+def run_policy(outcomes, policy, episodes, seed=20260716):
+    """A log of episodes: tasks drawn evenly, decisions drawn from a policy whose propensities are logged.
+
+    Returns
+    -------
+    DataFrame, one row an episode: task_id, query, document, p_query, p_document (propensities), found, acquired
+    """
+    rng = np.random.default_rng(seed)
+    tasks = outcomes.index.get_level_values(0).unique()
+    drawn = {"task_id": rng.choice(tasks, size=episodes)}
+    for decision in ("query", "document"):
+        actions, chances = zip(*policy[decision].items(), strict=True)
+        drawn[decision] = rng.choice(actions, size=episodes, p=chances)
+        drawn[f"p_{decision}"] = [policy[decision][a] for a in drawn[decision]]
+    log = pd.DataFrame(drawn)
+    earned = outcomes.loc[list(zip(log["task_id"], log["query"], log["document"], strict=True))]
+    return log.assign(**{reward: earned[reward].to_numpy() for reward in REWARDS})
+
+
+def log_ratios(log, policy):
+    """Importance ratios of a log's two decisions under another policy, (n, 2); NoSupport as :func:`ratios`."""
+    taken = zip(log["query"], log["document"], strict=True)
+    target = [[policy["query"].get(q, 0), policy["document"].get(d, 0)] for q, d in taken]
+    return ratios(target, log[["p_query", "p_document"]].to_numpy())

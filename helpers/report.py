@@ -265,11 +265,12 @@ def escaped(text):
 
 
 def colophon(stacks, table, plan):
-    """The last cell: versions, evaluator identity and how many recordings were used."""
-    used = set(plan["key"].dropna()) & set(table["key"].to_pylist())
+    """The last cell: versions, evaluator identity and, where there is a plan, how many recordings were used."""
     rows = [("python", platform.python_version())]
     rows += [(name, version(name)) for name in PACKAGES]
     for stack in stacks:
         rows += [(f"stack {stack.name}", json.dumps(stack.identity)), (f"sampling {stack.name}", json.dumps(stack.sampling))]
-    rows += [("recordings used", f"{len(used):,} of {plan['key'].nunique():,} planned questions")]
+    if plan is not None:
+        used = set(plan["key"].dropna()) & set(table["key"].to_pylist())
+        rows += [("recordings used", f"{len(used):,} of {plan['key'].nunique():,} planned questions")]
     return pd.DataFrame(rows, columns=["what", "value"]).set_index("what")

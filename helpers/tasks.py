@@ -170,6 +170,15 @@ def load_library(path):
     return validate_library(read_jsonl(path))
 
 
+def own_document(task, library):
+    """Id of the library's document about a task's question; None where the library holds none.
+
+    ``library`` is a collection of document ids. A task without a known source has none.
+    """
+    document = f"pmid:{(task.get('source') or {}).get('pmid')}"
+    return document if document in library else None
+
+
 def counted_words(text, names=()):
     """Lower-case words of a text without numbers, acronyms and the given names.
 

@@ -124,8 +124,9 @@ def synthetic_rows(count):
         candidates.append({"candidate_id": FALLBACK, "text": "The evidence is insufficient for any of these."})
         task_id, name = f"synthetic-{i:03d}", f"traj-synthetic-{i:03d}"
         question = f"How does {topic} change the level?"
-        tasks.append({"task_id": task_id, "family": family, "question": question, "candidates": candidates, "target": target})
-        document = {"doc_id": f"syn:{i}", "year": 2000 + i % 20, "design": "simulation"}
+        tasks.append({"task_id": task_id, "family": family, "question": question, "candidates": candidates, "target": target,
+                      "source": {"pmid": f"90000{i:02d}"}})  # fmt: skip
+        document = {"doc_id": f"pmid:90000{i:02d}", "year": 2000 + i % 20, "design": "simulation"}
         library.append({**document, "summary": f"A simulated note on {topic} and the level, number {i}."})
         artifact = [{**document, "text": library[-1]["summary"]}] if i % 3 else []
         patches = {"classify": {"question_type": "other"}, "plan": {"plan": {"query": topic}}, "retrieve": {"artifacts": artifact}}

@@ -27,7 +27,8 @@ SECTIONS = (
     "01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only",
     "07_step_diagnostics", "A1_controls",
 )  # fmt: skip
-NOTEBOOKS = (*SECTIONS, "00_overview")
+REASONERS = ("08_evaluating_reasoners", "09_debugging_reasoners")
+NOTEBOOKS = (*SECTIONS, *REASONERS, "00_overview")
 NOISE = 0.02  # planted retry noise of one log-probability, nats
 CLOSE = 0.05  # how far a mean of at least six gains may lie from the planted one, nats
 SPREAD = {"seed": 1, "trajectory_sd": 0.4, "transition_sd": 0.6}
@@ -165,6 +166,19 @@ def test_the_step_diagnostics_find_the_planted_gains_of_each_component(report):
     audit = row(folder, "07_step_diagnostics", "v1.attribution_full_gen512_gap")
     assert audit["estimate"] == pytest.approx((longer - plain).mean(), abs=CLOSE) and audit["n_transitions"] == gains.size
     assert row(folder, "07_step_diagnostics", "v1.attribution_full_direct_gap")["estimate"] == 0
+
+
+def test_the_reasoners_are_judged_and_their_log_is_held_against_the_truth(report):
+    study, folder = report
+    arms, truth = row(folder, "08_evaluating_reasoners", "arms.success_both"), row(folder, "09_debugging_reasoners", "ope.truth")
+    assert arms["n_trajectories"] == 6 and 0 <= arms["estimate"] <= 1
+    estimate = row(folder, "09_debugging_reasoners", "ope.importance")
+    assert estimate["low"] <= truth["estimate"] <= estimate["high"] and truth["estimate"] > 0.5
+    missing = sum(not acquired_artifact(t) for t in study.trajectories.values())
+    assert row(folder, "09_debugging_reasoners", "failures.missing_retrieval")["estimate"] == missing
+    right = row(folder, "08_evaluating_reasoners", "belief.log_loss")["estimate"]
+    margins = np.array([planted(study, k, direct("smoke")) for k in range(len(STEPS) + 1)])
+    assert right == pytest.approx(np.logaddexp(0, -margins).mean(), abs=0.1)
 
 
 def test_the_overview_quotes_every_section(report):

@@ -16,6 +16,7 @@ from helpers.tasks import (
     counted_words,
     load_library,
     load_tasks,
+    own_document,
     read_jsonl,
     shared_runs,
     source_runs,
@@ -276,3 +277,9 @@ def test_year_and_expert_label_of_every_task_agree_with_pubmedqa(tasks, pubmedqa
 def test_year_of_every_library_entry_agrees_with_pubmedqa(library, pubmedqa):
     for entry in library:
         assert str(entry["year"]) == pubmedqa[entry["doc_id"].removeprefix("pmid:")]["YEAR"], entry["doc_id"]
+
+
+def test_the_document_about_a_question_is_the_one_of_its_source_if_the_library_holds_it():
+    task = {"source": {"pmid": "17"}}
+    assert own_document(task, {"pmid:17", "pmid:18"}) == "pmid:17" and own_document(task, {"pmid:18"}) is None
+    assert own_document({}, {"pmid:18"}) is None
