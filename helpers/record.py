@@ -65,6 +65,8 @@ def recording_order(stack, second, warm=None):
         *([check] if warm else []),
         Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 6, "prefix-groups"),
         Section("A1_controls", lambda ids: sections.controls(ids, stack), (*short, "donor"), first=12),
+        Section("07_step_diagnostics", lambda ids: sections.step_diagnostics(ids, stack), ("rationale-128",),
+                sections.ALL_STATES),
     ]  # fmt: skip
 
 
