@@ -69,6 +69,31 @@ def layout_reduction(energies, tau=1.0):
     return tau * centred.mean(axis=-2)
 
 
+def latin_square_shares(energies):
+    """What the label log-probabilities of an endpoint follow: the candidate, its letter, or neither.
+
+    Over the four cyclic layouts every candidate stands once at every letter, so an endpoint's 16 values, centred
+    within each layout, are a Latin square and their sum of squares splits exactly.
+
+    Parameters
+    ----------
+    energies : (n, K, K) array, nats; layouts 0 to K-1, candidates by identity
+
+    Returns
+    -------
+    (n, 3) array: shares of candidate, letter and rest; they sum to one, NaN where a value is missing
+    """
+    centred = np.asarray(energies, float)
+    centred = centred - centred.mean(axis=-1, keepdims=True)
+    size = centred.shape[-1]
+    letter = (np.arange(size) + np.arange(size)[:, None]) % size  # letter[s, j]: where candidate j stands in layout s
+    at_letter = np.take_along_axis(centred, np.argsort(letter, axis=1)[None], axis=-1)
+    total = (centred**2).sum(axis=(-2, -1))
+    parts = [size * (x.mean(axis=-2) ** 2).sum(axis=-1) for x in (centred, at_letter)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.stack([*parts, total - parts[0] - parts[1]], axis=-1) / total[..., None]
+
+
 def target_margin(energies, target):
     """Log odds of the reviewed target against all other candidates (Equation 2).
 

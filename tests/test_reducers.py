@@ -23,6 +23,7 @@ from helpers.reducers import (
     endpoint_margins,
     gain,
     interaction,
+    latin_square_shares,
     layout_reduction,
     read_cells,
     retry_disagreement,
@@ -506,3 +507,27 @@ def test_two_waves_in_one_column_are_refused_because_an_average_would_hide_a_mis
     kept = transition_gains(margins.assign(wave=[1, 1, 2, 2]), by=["template", "wave"])
     np.testing.assert_allclose(kept[("direct", 1)], [1.0])
     assert kept[("direct", 2)].isna().all()
+
+
+# -- candidate or letter ----------------------------------------------------------------------------
+
+
+def square(candidate, letter, noise=0.0):
+    """(1, 4, 4) values that are candidate effect + letter effect (+ noise), by layout and candidate."""
+    rng = np.random.default_rng(2)
+    return np.array([[[candidate[j] + letter[(j + s) % 4] for j in range(4)] for s in range(4)]]) + noise * rng.normal(size=(1, 4, 4))
+
+
+def test_values_that_follow_the_candidate_or_the_letter_are_told_apart():
+    assert latin_square_shares(square([3, 1, 0, 0], [0] * 4))[0] == pytest.approx([1, 0, 0])
+    assert latin_square_shares(square([0] * 4, [2, 0, 0, -1]))[0] == pytest.approx([0, 1, 0])
+    assert latin_square_shares(square([1, -1, 0, 0], [0, 0, 1, -1]))[0] == pytest.approx([0.5, 0.5, 0])
+
+
+def test_the_shares_sum_to_one_and_ignore_what_a_layout_adds_to_all_labels():
+    noisy = square([1, 0, 0, 0], [0, 1, 0, 0], noise=0.5)
+    shares = latin_square_shares(noisy)
+    assert shares.sum() == pytest.approx(1) and (shares > 0).all()
+    assert latin_square_shares(noisy + np.arange(4)[None, :, None]) == pytest.approx(shares)
+    noisy[0, 2, 1] = np.nan
+    assert np.isnan(latin_square_shares(noisy)).all()
