@@ -185,7 +185,7 @@ def test_the_overview_quotes_every_section(report):
     _, folder = report
     cells = nbformat.read(folder / "00_overview.ipynb", as_version=4).cells
     shown = "".join(str(o.get("data", {}).get("text/markdown", "")) for c in cells for o in c.get("outputs", []))
-    for title in ("Global replay", "Retry", "Retrieval face", "Matched cube", "Bridge", "Source-only", "Controls", "Step diagnostics"):
+    for title in ("Global replay", "Retry", "Retrieval face", "Matched cube", "Bridge", "Source-only", "Controls", "Step diagnostics", "Evaluating reasoners", "Debugging reasoners"):
         assert title in shown
 
 
