@@ -33,7 +33,8 @@ class Channel:
 
     def __post_init__(self):
         allowed = {
-            "template": TEMPLATES, "authority": AUTHORITIES, "source_order": ORDERS, "readout": READOUTS, "slice": SLICES
+            "template": TEMPLATES, "authority": AUTHORITIES, "source_order": ORDERS, "readout": READOUTS,
+            "slice": SLICES,
         }  # fmt: skip
         for field, values in allowed.items():
             if getattr(self, field) not in values:

@@ -176,7 +176,7 @@ def step_table(ends, energies, study, scale=1.0):
     names, states = ends["trajectory_id"].unique(), np.sort(ends["state"].unique())
     place = pd.Series(np.arange(len(ends)), index=pd.MultiIndex.from_frame(ends[["trajectory_id", "state"]]))
     steps = pd.MultiIndex.from_product([names, states[1:]], names=["trajectory_id", "step"])
-    cube = np.concatenate([energies, np.full((1, *energies.shape[1:]), np.nan)])  # the last row: an endpoint not planned
+    cube = np.concatenate([energies, np.full((1, *energies.shape[1:]), np.nan)])  # last: an endpoint not planned
 
     def at(step):
         ends_at = pd.MultiIndex.from_arrays([steps.get_level_values(0), step])

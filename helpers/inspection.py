@@ -26,7 +26,7 @@ def standing_out(margins, waves, sort):
     Parameters
     ----------
     margins : DataFrame from ``endpoint_margins`` with a ``channel`` column (direct, generated), one wave
-    waves : DataFrame from ``endpoint_margins`` of the retry's two waves
+    waves : DataFrame from ``endpoint_margins`` of the retry's two waves; only ``retry`` reads it
     sort : str
         ``omega`` by the interaction's size; ``reversal`` by the smaller of two opposite gains; ``retry`` by the
         largest change of a gain between two waves.

@@ -28,7 +28,6 @@ WRITES = {
 }
 QUERY_WORDS = 40  # a search query is text of one to so many words, without operators
 _OPERATOR = re.compile(r"\b(?:AND|OR|NOT)\b|[\[\]()\"]")
-HARD = ("foreign field", "tool argument", "unknown citation", "step after halt")
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,8 @@ def failures(trajectory, own_document, score):
     ``illegal action``: a hard violation. ``bad belief update``: an answer is verified as supported and the audit
     after it finds issues, or the other way round. ``missing retrieval``: the library holds the article and it was not
     acquired. ``contaminated memory``: a document about something else is in the state. ``premature halt``: the case
-    is closed as answered while issues remain, or given up while evidence is in the state. ``unsafe reflection``: revising lowered the audit's score.
+    is closed as answered while issues remain, or given up while evidence is in the state. ``unsafe reflection``:
+    revising lowered the audit's score.
     """
     states = trajectory.states
     at = {action: number for number, action in enumerate(STEPS, start=1)}

@@ -102,8 +102,8 @@ class Workflow:
                 memory["relevance"] = 0.0
             return patch, f"{action} was set from outside", "deterministic"
         if "planning" in self.leave_out and action in ("plan", "validate_plan"):
-            words = " ".join(list(dict.fromkeys(terms(state["question"])))[:8])
-            return ({"plan": {"query": words}} if action == "plan" else {}), "this actor does not plan", "deterministic"
+            query = question_query(state["question"])
+            return ({"plan": {"query": query}} if action == "plan" else {}), "this actor does not plan", "deterministic"
         if "reflection" in self.leave_out and action in ("audit", "revise"):
             return {}, "this actor does not reflect", "deterministic"
         return getattr(self, action)(state, memory)
@@ -136,7 +136,7 @@ class Workflow:
         )
         query = self._ask(memory, prompt, 32, accept_query)
         mode = "llm" if query else "fallback"
-        query = query or " ".join(list(dict.fromkeys(terms(state["question"])))[:8])
+        query = query or question_query(state["question"])
         return {"plan": {"query": query}}, f"planned a search with {len(query.split())} keywords", mode
 
     def validate_plan(self, state, memory):
@@ -225,6 +225,11 @@ class Workflow:
 
     def _issues(self, state, memory):
         return audit_answer(state, memory["documents"], self.support)["issues"]
+
+
+def question_query(question):
+    """A search query without a model: the question's first eight content words."""
+    return " ".join(list(dict.fromkeys(terms(question)))[:8])
 
 
 def guess_type(question):

@@ -4,22 +4,19 @@ import numpy as np
 import pytest
 
 from helpers import debugging as d
+from helpers import scenarios
 from helpers.retrieval import LibraryRetriever
+from helpers.scenarios import PROMPTS
 from helpers.workflow import ABSTAIN, Workflow
-from tests.test_workflow import BEGINS, GOOD, LIBRARY, TASK
+from tests.test_workflow import GOOD, LIBRARY, TASK
 
 SETTING = {"relevance": 1.0}
 STALE = {"doc_id": "pmid:503", "year": 2012, "design": "review", "text": LIBRARY[2]["summary"]}
 
 
 def scripted(**answers):
-    """A model that answers by how a prompt begins, and follows whatever evidence it is shown when it drafts."""
-    script = GOOD | answers
-
-    def ask(prompt, max_tokens):
-        return next(script[step] for step, start in BEGINS.items() if prompt.startswith(start))
-
-    return ask
+    """A model that answers well, but for what is given."""
+    return scenarios.scripted(GOOD | answers)
 
 
 def replay(*interventions, ask=None, setting=SETTING):
@@ -71,7 +68,7 @@ def test_a_model_that_answers_differently_each_time_is_found_out():
     moods = iter(range(100))
 
     def fickle(prompt, max_tokens):
-        return f"zinc lozenges cold number {next(moods)}" if prompt.startswith(BEGINS["plan"]) else scripted()(prompt, max_tokens)
+        return f"zinc lozenges cold number {next(moods)}" if prompt.startswith(PROMPTS["plan"]) else scripted()(prompt, max_tokens)
 
     with pytest.raises(d.NotDeterministic, match="step plan differs although only synthesize was set"):
         d.same_until(replay(ask=fickle), replay(ask=fickle), "synthesize")
@@ -151,41 +148,3 @@ def test_a_meter_is_read_before_and_after_each_step():
     run = Workflow(LibraryRetriever(LIBRARY), ask, **SETTING, meter=lambda: dict(used)).run(TASK)
     assert [s["cost"].get("tokens") for s in run["steps"]][:4] == [10, 10, 0, 0]
     assert sum(s["cost"]["tokens"] for s in run["steps"]) == used["tokens"] == 10 * sum(s["cost"]["calls"] for s in run["steps"])
-
-
-# -- influence --------------------------------------------------------------------------------------
-
-
-def examples(n=60, seed=3):
-    rng = np.random.default_rng(seed)
-    x = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
-    y = (rng.random(n) < 1 / (1 + np.exp(-x @ [0.3, 1.2, -0.8]))).astype(float)
-    return x, y
-
-
-def error_share(x, y, ridge=1.0):
-    """Largest error of the first-order change as a share of the largest exact change."""
-    x_test, y_test = examples(30, seed=8)
-    first, exact = (f(x, y, x_test, y_test, ridge) for f in (d.influence_on_loss, d.leave_one_out_loss))
-    return np.abs(first - exact).max() / np.abs(exact).max()
-
-
-def test_the_worked_influence():
-    """Test gradient 2, inverse Hessian 0.5, item gradient 3."""
-    assert d.up_weighting(np.array([2.0]), np.array([[1 / 0.5]]), [[3.0]]).tolist() == [-3.0]
-
-
-def test_the_fit_is_the_minimum_of_the_penalised_loss():
-    x, y = examples()
-    theta = d.fit_logistic(x, y, ridge=0.7)
-    loss = lambda t: d.point_loss(t, x, y).sum() + 0.35 * t @ t  # noqa: E731
-    for step in np.eye(3) * 1e-3:
-        assert loss(theta) < min(loss(theta + step), loss(theta - step))
-
-
-def test_the_first_order_influence_follows_the_exact_refits():
-    assert error_share(*examples(300)) < 0.1
-
-
-def test_with_few_examples_and_a_weak_penalty_the_approximation_fails():
-    assert error_share(*examples(12), ridge=0.1) > 0.5

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from helpers.retrieval import LibraryRetriever
+from helpers.scenarios import PROMPTS
 from helpers.tasks import DataError, read_jsonl
 from helpers.traces import STEPS, acquired_artifact, load_trajectories, parse_trajectory
 from helpers.workflow import (
@@ -62,14 +63,6 @@ TASK = {
 OTHER = {**TASK, "task_id": "risk-78", "family": "risk", "question": "Does coffee shorten the sleep of night nurses?"}
 STRANGE = {**TASK, "task_id": "mechanism-79", "family": "mechanism", "question": "Why do quasars flicker in winter?"}
 
-# The prompt of each step begins like this; a scripted model answers by it.
-BEGINS = {
-    "classify": "Classify the biomedical question",
-    "plan": "Write a PubMed search query",
-    "synthesize": "Answer the",
-    "revise": "Rewrite the answer",
-    "verify": "Is the answer supported",
-}
 GOOD = {
     "classify": "Intervention.",
     "plan": "zinc lozenges common cold adults duration",
@@ -88,7 +81,7 @@ class Scripted:
 
     def __call__(self, prompt, max_tokens):
         self.prompts.append(prompt)
-        step = next(step for step, begin in BEGINS.items() if prompt.startswith(begin))
+        step = next(step for step, begin in PROMPTS.items() if prompt.startswith(begin))
         if step not in self.answers:
             raise self.error
         return self.answers[step]
