@@ -11,7 +11,10 @@ from helpers.traces import acquired_artifact, load_trajectories
 
 CARD = ROOT / "data" / "README.md"
 BEGIN, END = "<!-- counted: begin -->", "<!-- counted: end -->"
-SECTIONS = ("01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only", "A_controls", "07_step_diagnostics")
+SECTIONS = (
+    "01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only", "A_controls",
+    "07_step_diagnostics",
+)  # fmt: skip
 
 
 def _line(name, counts):
@@ -39,18 +42,17 @@ def counted(root=ROOT):
         _line("steps by mode", sorted(modes.items())),
         _line("frozen views", sorted(kinds.items())),
     ]
-    return lines + recorded(root)
+    return lines + recorded(len(trajectories), root)
 
 
-def recorded(root=ROOT):
-    """How far the recordings go: trajectories per section of the executed report."""
+def recorded(frozen, root=ROOT):
+    """How far the recordings go: trajectories per section of the executed report, of all that are frozen."""
     lines = []
     for section in SECTIONS:
         path = root / "outputs" / "embedded" / f"{section}.csv"
         if path.exists():
-            n = pd.read_csv(path)["n_trajectories"]
             cohort = pd.read_csv(path).dropna(subset=["low"])["n_trajectories"].max()
-            lines.append(f"- {section}: {int(cohort)} trajectories analysed of {int(n.max())} frozen.")
+            lines.append(f"- {section}: {int(cohort)} trajectories analysed of {frozen} frozen.")
     return lines
 
 
