@@ -24,6 +24,7 @@ from tests.conftest import tiny_study
 SHAPES = {"deepseek": "deepseek", "gpt-4o": "openai"}
 KEYS = {"deepseek": "sk-planted-deepseek-91", "gpt-4o": "sk-planted-openai-47"}
 PASS = ("rate-limit", "server-error", "unavailable", "reset", "truncated-json", "html")
+SEED = 3  # of the faults: few of the first cells in flight are spoiled, in whatever order their answers settle
 STAY = ("sentinel-9999", "no-usage", "missing-id", "lower-case", "logprobs-null", "bad-request")
 
 
@@ -48,7 +49,7 @@ def servers(monkeypatch):
         declared, stacks, found = load_stacks(), {}, {}
         for name, shape in SHAPES.items():
             monkeypatch.setenv(declared[name].key_variable, KEYS[name])
-            server = Endpoint(faults=faults, share=share, first=first, shape=shape, scaled=True, seed=6, key=KEYS[name])
+            server = Endpoint(faults=faults, share=share, first=first, shape=shape, scaled=True, seed=SEED, key=KEYS[name])
             running.append(server.__enter__())
             stacks[name], found[name] = replace(declared[name], base_url=server.url, timeout_s=3.0), server
         return stacks, found
@@ -125,7 +126,7 @@ def test_both_shapes_of_answer_are_read_alike(servers, tmp_path):
 def test_faults_that_stay_leave_cells_missing_with_a_reason_and_the_rest_whole(servers, tmp_path):
     assert set(STAY) <= set(LASTING)
     study = tiny_study()
-    stacks, endpoints = servers(*STAY, share=0.1)
+    stacks, endpoints = servers(*STAY, share=0.12)
     found = ask_all(stacks, study, tmp_path)
     reasons = set()
     for plan, table in found.values():
