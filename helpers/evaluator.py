@@ -339,6 +339,7 @@ class Acquisition:
         self.calls = 0
         self.written = 0
         self.spoiled = 0
+        self.begun = 0
         self.settled = 0
         self._stopping = False
         self._busy = set()
@@ -403,6 +404,7 @@ class Acquisition:
             while self._unwritten > max(8, 4 * self.stack.concurrency):  # never pay for more than a slow disk can keep
                 self._room.clear()
                 await self._room.wait()
+            self.begun += 1
             spoiled = True
             try:
                 row = await self._ask(body, fields)
@@ -419,12 +421,15 @@ class Acquisition:
         return not self.stack.returned_models or model in self.stack.returned_models
 
     def _look(self, spoiled, reason):
-        """Stop before money is spent on answers that nobody can use."""
+        """Stop before money is spent on answers that nobody can use.
+
+        Refusals come back faster than answers, so the share is of all cells begun: those in flight may yet be whole.
+        """
         self.settled += 1
         self.spoiled += spoiled
-        if spoiled and self.settled >= FIRST_LOOK and self.spoiled > self.most_spoiled * self.settled:
+        if spoiled and self.settled >= FIRST_LOOK and self.spoiled > self.most_spoiled * self.begun:
             raise RunStopped(
-                f"{self.stack.name}: {self.spoiled} of {self.settled} cells came back without a usable answer, more "
+                f"{self.stack.name}: {self.spoiled} of {self.begun} cells begun came back without a usable answer, more "
                 f"than {self.most_spoiled:.0%}; the last one: {reason}. What was answered is recorded; look at "
                 f"`python -m helpers.probe {self.stack.name}` before running again."
             )

@@ -306,6 +306,13 @@ def test_a_tenth_of_useless_answers_does_not_stop_a_run(study, endpoint, tmp_pat
     assert error is None and run.settled == 80 and 0 < run.spoiled < 16
 
 
+def test_refusals_that_come_back_before_the_answers_in_flight_do_not_stop_a_run(study, endpoint, tmp_path):
+    server = endpoint("bad-request", *["slow"] * 5, share=1.0, first=99, seed=1)
+    stack = loopback_stack(server.url, concurrency=32)
+    run, error = ask(tiny_plan(study, channels=joint_and_binary()), study, stack, tmp_path, attempts=1)
+    assert error is None and run.settled == 80 and 8 < run.spoiled < 16
+
+
 def test_the_budget_stops_a_run_cleanly_and_every_paid_answer_is_kept(study, endpoint, tmp_path):
     server = endpoint(latency_s=0.02)
     plan, stack = tiny_plan(study, channels=joint_and_binary()), loopback_stack(server.url)
