@@ -224,7 +224,7 @@ bench: $(READY) ## speed of acquisition and reduction, as ratios within one run 
 	@$(PY) -m tests.benchmarks $(ARGS)
 
 coverage: $(READY) ## how often the 95% intervals hold the truth, by simulation; takes a while (ARGS)
-	@$(PY) -m tests.coverage $(ARGS)
+	@$(PY) -m tests.coverage --folder $(OUT) $(ARGS)
 
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -13,7 +13,7 @@ import pandas as pd
 import seaborn as sns
 from IPython.display import HTML, Markdown, display
 
-from helpers.inference import interval
+from helpers.inference import METHODS, interval
 from helpers.params import ROOT
 from helpers.reducers import read_cells
 
@@ -99,22 +99,30 @@ def paper_numbers(path):
 
 
 class Results:
-    """The section's exact table, one row a quantity, in the order in which they are added."""
+    """The section's exact table, one row a quantity, in the order in which they are added.
 
-    def __init__(self, paper, section):
+    ``method`` is how intervals are taken from bootstrap replicates, see :func:`helpers.inference.interval`.
+    """
+
+    def __init__(self, paper, section, method="percentile"):
+        if method not in METHODS:
+            raise ValueError(f"INTERVAL = {method!r}; use one of {', '.join(METHODS)}.")
         self.paper = paper
         self.section = section
+        self.method = method
         self.rows = []
 
     def add(self, name, estimate, replicates=None, *, cohort, n=None, transitions=None, level=0.95,
             unit=None, quantity=None, low=np.nan, high=np.nan):  # fmt: skip
         """Add one quantity; its interval comes from bootstrap replicates, or from ``low`` and ``high``.
 
+        An interval that allows for the number of trajectories ``n`` needs at least two.
+
         Text and unit are those of the published quantity of that id, unless given.
         """
         known = self.paper.loc[name] if name in self.paper.index else None
-        if replicates is not None:
-            low, high = interval(replicates, level)
+        if replicates is not None and (self.method == "percentile" or (n or 0) > 1):
+            low, high = interval(replicates, level, method=self.method, n=n, point=estimate)
         row = {
             "id": name,
             "quantity": quantity or (known["quantity"] if known is not None else name),
@@ -249,13 +257,17 @@ def agreement(row):
     return f"{'same' if same else 'other'} sign, intervals {'overlap' if overlap else 'apart'}"
 
 
-def finding(text, n=None):
+def finding(text, n=None, method="percentile"):
     """Show a computed sentence; it is tagged so that the index can quote it.
 
-    ``n`` is the number of trajectories behind its intervals; below ``FEW`` a sentence says what that means.
+    ``n`` is the number of trajectories behind its intervals; below ``FEW`` a sentence says what that means for
+    percentile intervals.
     """
-    few = n is not None and n < FEW
-    caution = f" With {n} trajectories a percentile interval is too narrow; read it as the least uncertainty there is."
+    few = n is not None and n < FEW and method == "percentile"
+    caution = (
+        f" With {n} trajectories a percentile interval is too narrow; read it as the least uncertainty there is, "
+        'or set `INTERVAL = "expanded"`.'
+    )
     display(Markdown(f"**Finding.** {text}{caution if few else ''}"))
 
 

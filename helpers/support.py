@@ -20,6 +20,16 @@ def fallback_position(task):
     return [c["candidate_id"] for c in task["candidates"]].index(FALLBACK)
 
 
+def parsed(study, name, text, by_text=True):
+    """Positions of the concrete candidates that a view of a trajectory supports; None where it cannot be read.
+
+    A candidate is named by its alias and, with ``by_text``, by its own text, word for word.
+    """
+    task = study.task(name)
+    texts = [candidate["text"] for candidate in task["candidates"]] if by_text else ()
+    return supported_candidates(text, fallback_position(task), texts=texts)
+
+
 def before_claims(study, kinds, state):
     """Supported concrete candidates per frozen view of one state.
 
@@ -33,7 +43,7 @@ def before_claims(study, kinds, state):
             text = study.views.get(view_id(name, state, kind))
             if text is None:
                 continue
-            found = supported_candidates(text, fallback_position(study.task(name)))
+            found = parsed(study, name, text)
             rows.append((name, kind, np.nan if found is None else len(found)))
     return pd.DataFrame(rows, columns=["trajectory_id", "kind", "supported"])
 
@@ -54,7 +64,7 @@ def _interval(hits, total):
     return proportion_confint(hits, total, method="wilson") if total else (np.nan, np.nan)
 
 
-def validate(labels, study):
+def validate(labels, study, by_text=True):
     """Precision, recall and agreement of the parser against hand labels, per contract and together.
 
     One unit is one concrete candidate of one labelled view; intervals are Wilson's, 95%.
@@ -69,7 +79,7 @@ def validate(labels, study):
         if text is None or row["trajectory_id"] not in study.trajectories:
             continue
         fallback = fallback_position(study.task(row["trajectory_id"]))
-        found = supported_candidates(text, fallback) or set()
+        found = parsed(study, row["trajectory_id"], text, by_text) or set()
         for position in set(range(K)) - {fallback}:
             by_hand = alias(position) in row["supported"]
             units.append((row["kind"], row["trajectory_id"], row["state"], position in found, by_hand))

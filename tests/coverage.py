@@ -135,11 +135,11 @@ def main(arguments=None):
     parser.add_argument("--replications", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--sizes", type=int, nargs="+", default=[20, 50, 100], help="numbers of trajectories")
-    parser.add_argument("--folder", default="outputs/bench")
+    parser.add_argument("--folder", default="outputs/embedded")
     options = parser.parse_args(arguments)
     table = coverage(options.sizes, options.replications, options.draws)
     Path(options.folder).mkdir(parents=True, exist_ok=True)
-    table.to_csv(Path(options.folder) / "coverage.csv", index=False)
+    table.to_csv(Path(options.folder) / "coverage.csv", index=False, float_format="%.6g", lineterminator="\n")
     print(table.pivot(index=["n", "quantity"], columns="method", values="coverage")[list(METHODS)]
           .loc[[(n, q) for n in options.sizes for q in QUANTITIES]].to_string(float_format="{:.3f}".format))  # fmt: skip
     print(f"\nsimulation error of a coverage: {table['simulation_error'].max():.3f} at most")

@@ -65,3 +65,15 @@ def test_a_broken_label_is_refused_with_its_line(row, tmp_path):
     path.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match="line 1"):
         support.read_labels(path)
+
+
+def test_a_candidate_named_by_its_own_text_counts_unless_only_aliases_do(study):
+    name = list(study.trajectories)[1]
+    text = study.task(name)["candidates"][1]["text"]
+    study.views[view_id(name, 3, "ungrounded-512")] = json.dumps({"supporting_evidence": [text]})
+    assert support.before_claims(study, ["ungrounded-512"], 3)["supported"].tolist()[1] == 1.0
+    shares = {
+        by: support.validate([label(name, "CANDIDATE_02")], study, by).set_index(["contract", "measure"])["hits"]["both", "recall"]
+        for by in (True, False)
+    }
+    assert shares == {True: 1, False: 0}
