@@ -64,7 +64,7 @@ def run_arms(tasks, retriever, model, setting, *, arms=tuple(ARMS), progress=lam
     return pd.DataFrame(rows)
 
 
-def effects(frame, value, *, draws=10_000, seed=20260716, level=0.95):
+def effects(frame, value, *, draws=10_000, seed=20260716, level=0.95, method="percentile"):
     """Main effects and interaction of the two components, paired by task.
 
     Parameters
@@ -86,6 +86,6 @@ def effects(frame, value, *, draws=10_000, seed=20260716, level=0.95):
     table = np.column_stack([(p + b - n - r) / 2, (r + b - n - p) / 2, b - p - r + n])
     ids = wide.index.to_numpy()
     point, replicates = TrajectoryDraws(ids, draws, seed).means(table, ids)
-    low, high = interval(replicates, level)
+    low, high = interval(replicates, level, method=method, n=len(wide), point=point)
     index = pd.Index(["planning", "reflection", "interaction"], name="effect")
     return pd.DataFrame({"estimate": point, "low": low, "high": high, "n": len(wide)}, index=index)

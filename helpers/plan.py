@@ -52,6 +52,11 @@ class Study:
             return prompts.two_pass_manifest(self.task(trajectory_id))
         return self.views.get(view_id(trajectory_id, state, kind))
 
+    def same_view(self, trajectory_id, before, after, kind):
+        """Whether two states of a trajectory have the same view, word for word; False where one is not frozen."""
+        texts = {self.view(trajectory_id, state, kind) for state in (before, after)}
+        return len(texts) == 1 and None not in texts
+
 
 def load_study(tasks_path, trajectories_path, views_path=None, first=None):
     """Read the frozen inputs; ``first`` keeps the first so many trajectories of the file."""

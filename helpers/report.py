@@ -28,6 +28,7 @@ COLOURS = {
     "donor": "#E69F00",
     "omega": "#333333",
 }
+NEUTRAL = ("#5D3A9B", "#997700", "#444444", "#999999")  # for what is no channel: arms, parts, estimators, groups
 COLUMNS = (
     "id", "quantity", "cohort", "n_trajectories", "n_transitions", "estimate", "low", "high", "level", "unit",
     "paper_estimate", "paper_low", "paper_high",
@@ -208,7 +209,10 @@ def channel_names(plan):
     """A short, unique name of each planned cell's channel, as an array."""
     fields = ["template", "view", "authority", "source_order", "readout", "stack", "view_state", "slice"]
     shown = [f for f in fields if plan[f].nunique(dropna=False) > 1 or f in ("template", "view")]
-    parts = plan[shown].astype("string").fillna("own state")
+    parts = plan[shown].astype("string")
+    if "view_state" in shown:
+        parts["view_state"] = ("view of state " + plan["view_state"].astype("Int64").astype("string")).fillna("view of its own state")
+    parts = parts.fillna("–")
     return parts.agg(" · ".join, axis=1).to_numpy()
 
 
@@ -227,10 +231,12 @@ def amount(estimate, low=np.nan, high=np.nan, unit="nats"):
     """A number rounded by its interval: ``+0.163 [0.102, 0.218]``; a dash when there is none."""
     if not np.isfinite(estimate):
         return "–"
+    if unit == "probability" and estimate < 0.001:
+        return "<0.001"
     d = _digits(low, high, unit)
     sign = "+" if unit in ("nats", "AUC difference") else ""
-    text = f"{estimate:,.{d}f}" if unit == "count" else f"{estimate:{sign}.{d}f}"
-    return f"{text} [{low:.{d}f}, {high:.{d}f}]" if np.isfinite(low) and np.isfinite(high) else text
+    text = f"{estimate:,.{d}f}" if unit == "count" else f"{estimate:{sign}z.{d}f}"
+    return f"{text} [{low:z.{d}f}, {high:z.{d}f}]" if np.isfinite(low) and np.isfinite(high) else text
 
 
 def in_words(row):
@@ -247,28 +253,42 @@ def side(low, high, above="above zero", below="below zero", neither="not separat
 
 
 def agreement(row):
-    """Whether a result agrees with the published number: sign, and overlap of the intervals."""
+    """Whether a result agrees with the published number: direction, and overlap of the intervals.
+
+    The direction is the side of zero, of one half for an AUC. It is compared where our interval lies off that point;
+    without an interval the words say so.
+    """
     if not np.isfinite(row["estimate"]) or not np.isfinite(row["paper_estimate"]):
         return "not comparable"
-    same = np.sign(row["estimate"]) == np.sign(row["paper_estimate"])
-    if not (np.isfinite(row["low"]) and np.isfinite(row["paper_low"])):
-        return "same sign" if same else "other sign"
+    middle = 0.5 if row["unit"] == "AUC" else 0.0
+    same = np.sign(row["estimate"] - middle) == np.sign(row["paper_estimate"] - middle)
+    direction = "same direction" if same else "other direction"
+    if not np.isfinite(row["low"]):
+        return f"{direction}, no interval"
+    if row["low"] <= middle <= row["high"]:
+        direction = "our direction is not settled"
+    if not np.isfinite(row["paper_low"]):
+        return direction
     overlap = row["low"] <= row["paper_high"] and row["paper_low"] <= row["high"]
-    return f"{'same' if same else 'other'} sign, intervals {'overlap' if overlap else 'apart'}"
+    return f"{direction}, intervals {'overlap' if overlap else 'apart'}"
+
+
+def caution(n=None, method="percentile"):
+    """What to say beside percentile intervals of fewer than ``FEW`` trajectories; nothing otherwise."""
+    if n is None or n >= FEW or method != "percentile":
+        return ""
+    return (
+        f" With {n} trajectories a percentile interval is too narrow; read it as the least uncertainty there is, "
+        'or set `INTERVAL = "expanded"`.'
+    )
 
 
 def finding(text, n=None, method="percentile"):
     """Show a computed sentence; it is tagged so that the index can quote it.
 
-    ``n`` is the number of trajectories behind its intervals; below ``FEW`` a sentence says what that means for
-    percentile intervals.
+    ``n`` is the smallest number of trajectories behind its intervals, which are taken by ``method``; see :func:`caution`.
     """
-    few = n is not None and n < FEW and method == "percentile"
-    caution = (
-        f" With {n} trajectories a percentile interval is too narrow; read it as the least uncertainty there is, "
-        'or set `INTERVAL = "expanded"`.'
-    )
-    display(Markdown(f"**Finding.** {text}{caution if few else ''}"))
+    display(Markdown(f"**Finding.** {text}{caution(n, method)}"))
 
 
 def escaped(text):

@@ -10,6 +10,7 @@ import sys
 import nbformat
 from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
+from nbconvert.filters import markdown2html
 
 from helpers.params import ROOT, ParameterError, check_profile
 
@@ -63,7 +64,7 @@ def heading(notebook):
 
 
 def findings(notebook):
-    """The computed sentences of an executed notebook, as plain text."""
+    """The computed sentences of an executed notebook, as Markdown."""
     found = []
     for cell in notebook.cells:
         if "finding" in cell.metadata.get("tags", []):
@@ -86,7 +87,7 @@ def index(entries, profile):
     for name, title, question, sentences in entries:
         parts.append(f"<h2><a href='{name}.html'>{html.escape(title)}</a></h2>")
         parts.append(f"<p>{html.escape(question)}</p>")
-        parts += [f"<p class='note'>{html.escape(s)}</p>" for s in sentences]
+        parts += [f"<div class='note'>{markdown2html(html.escape(s, quote=False))}</div>" for s in sentences]
     return "\n".join([*parts, "</html>", ""])
 
 

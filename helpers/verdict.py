@@ -167,9 +167,9 @@ def failures(trajectory, own_document, score):
     final = states[-1]
     says, issues = final.get("verification"), final.get("issues") or []
     if final.get("status") == "answered" and says and (says == "supported") == bool(issues):
-        found.append((at["verify"], "bad belief update", f"says {says}; the audit finds {len(issues)} issues"))
+        found.append((at["verify"], "bad belief update", f"says {says}; open issues by the audit: {len(issues)}"))
     if final.get("status") == "answered" and issues:
-        found.append((at["finalize"], "premature halt", f"answered with {len(issues)} issues open"))
+        found.append((at["finalize"], "premature halt", f"answered; open issues: {len(issues)}"))
     if final.get("status") == "abstained" and final.get("evidence"):
         found.append((at["finalize"], "premature halt", f"gave up with {len(final['evidence'])} sentences of evidence"))
     return sorted(found)

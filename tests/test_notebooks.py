@@ -222,17 +222,32 @@ def test_a_notebook_survives_all_cells_queued_at_once(report, name):
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("01_global_replay", {"WEIGHTING": "target", "FIRST": 4, "DRAWS": 200}),
-        ("02_retry", {"SEED": 7, "THRESHOLDS": [0.3]}),
+        ("01_global_replay", {"WEIGHTING": "target", "FIRST": 4, "DRAWS": 200, "INTERVAL": "t"}),
+        ("02_retry", {"SEED": 7, "THRESHOLDS": [0.3], "INTERVAL": "expanded"}),
         ("04_matched_cube", {"AUTHORITIES": ["neutral"], "WEIGHTING": "target"}),
-        ("05_bridge", {"MOST_WAVES": 1, "WEIGHTING": "target"}),
-        ("07_step_diagnostics", {"MISSING": "floor", "TOP": 12, "SCALES": [1.0, 4.0]}),
+        ("05_bridge", {"MOST_WAVES": 1, "WEIGHTING": "target", "INTERVAL": "expanded"}),
+        ("07_step_diagnostics", {"MISSING": "floor", "TOP": 12, "SCALES": [1.0, 4.0], "INTERVAL": "expanded"}),
     ],
 )
 def test_changed_parameters_still_run(report, name, changes):
     _, folder = report
     values = parameters(name, folder, ACQUIRE="recorded", **changes) | {"OUTPUT": str(folder / "changed")}
     execute(notebook_source(name), folder / f"changed_{name}.ipynb", values, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "method"),
+    [("03_retrieval_face", "03_retrieval_face", "expanded"), ("06_source_only", "06_source_only", "t"), ("A1_controls", "A_controls", "expanded")],
+)
+def test_intervals_that_allow_for_few_trajectories_are_wider_around_the_same_estimates(report, name, section, method):
+    _, folder = report
+    values = parameters(name, folder, ACQUIRE="recorded", INTERVAL=method) | {"OUTPUT": str(folder / "wider")}
+    execute(notebook_source(name), folder / f"wider_{name}.ipynb", values, progress=False)
+    usual, wider = (pd.read_csv(folder / out / f"{section}.csv").set_index("id") for out in ("out", "wider"))
+    pd.testing.assert_series_equal(usual["estimate"], wider["estimate"])
+    resampled = usual["low"].notna() & (usual["low"] < usual["high"])
+    assert resampled.any() and ((wider["high"] - wider["low"]) > (usual["high"] - usual["low"]))[resampled].all()
+    assert "too narrow" in shown(folder / f"{name}.ipynb") and "too narrow" not in shown(folder / f"wider_{name}.ipynb")
 
 
 def shown(path):

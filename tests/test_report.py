@@ -1,0 +1,74 @@
+"""Tables and words of the report: rounding, sides, agreement with the published numbers, names of channels."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers import report
+from helpers.channels import Channel, direct
+
+PAPER = pd.DataFrame(
+    {"quantity": ["a gain"], "unit": ["nats"], "estimate": [0.2], "low": [0.1], "high": [0.3], "section": ["s"]}, index=pd.Index(["a"], name="id")
+)
+
+
+def row(estimate, low=np.nan, high=np.nan, unit="nats", paper=(0.2, 0.1, 0.3)):
+    return {"estimate": estimate, "low": low, "high": high, "unit": unit, **dict(zip(("paper_estimate", "paper_low", "paper_high"), paper, strict=True))}
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((0.1634, 0.1021, 0.2184), "+0.163 [0.102, 0.218]"),
+        ((-0.00001, -0.2, 0.2), "+0.00 [-0.20, 0.20]"),
+        ((1234.0, np.nan, np.nan, "count"), "1,234"),
+        ((0.00004, np.nan, np.nan, "probability"), "<0.001"),
+        ((np.nan,), "–"),
+    ],
+)
+def test_an_amount_is_rounded_by_its_interval(values, text):
+    assert report.amount(*values) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (row(0.15, 0.05, 0.25), "same direction, intervals overlap"),
+        (row(-0.15, -0.25, -0.05), "other direction, intervals apart"),
+        (row(-0.01, -0.05, 0.03), "our direction is not settled, intervals apart"),
+        (row(0.4), "same direction, no interval"),
+        (row(0.4, 0.2, 0.6, "AUC", (0.7, 0.6, 0.8)), "our direction is not settled, intervals overlap"),
+        (row(0.8, 0.7, 0.9, "AUC", (0.4, np.nan, np.nan)), "other direction"),
+        (row(np.nan), "not comparable"),
+    ],
+)
+def test_agreement_speaks_of_a_direction_only_where_it_is_settled(values, words):
+    assert report.agreement(values) == words
+
+
+def test_an_interval_follows_the_method_and_needs_two_trajectories_where_it_counts_them():
+    replicates = np.random.default_rng(1).normal(0.2, 0.1, 4000)
+    rows = [report.Results(PAPER, "s", m).add("a", 0.2, replicates, cohort="c", n=5) for m in ("percentile", "expanded", "t")]
+    widths = [r["high"] - r["low"] for r in rows]
+    assert widths[1] > 1.2 * widths[0] and widths[2] > 1.2 * widths[0] and {r["estimate"] for r in rows} == {0.2}
+    assert np.isnan(report.Results(PAPER, "s", "t").add("a", 0.2, replicates, cohort="c", n=1)["low"])
+    with pytest.raises(ValueError, match="INTERVAL = 'wide'; use one of percentile"):
+        report.Results(PAPER, "s", "wide")
+
+
+def test_a_section_knows_what_it_has_not_reported():
+    results = report.Results(PAPER, "s")
+    assert results.unreported() == ["a"]
+    results.add("a", 0.1, cohort="c")
+    assert results.unreported() == [] and results["a"]["paper_high"] == 0.3
+
+
+def test_channels_are_named_apart_and_a_held_view_names_its_state():
+    plan = pd.DataFrame([vars(c) for c in (direct("qwen-1.5b"), Channel("buffered", "generated-128"), Channel("buffered", "generated-128", view_state=3))])
+    names = report.channel_names(plan)
+    assert len(set(names)) == 3 and names[2].endswith("view of state 3") and names[1].endswith("view of its own state")
+
+
+@pytest.mark.parametrize(("n", "method", "warned"), [(5, "percentile", True), (5, "t", False), (40, "percentile", False), (None, "percentile", False)])
+def test_few_trajectories_are_warned_of_where_the_interval_ignores_them(n, method, warned):
+    assert (f"With {n} trajectories" in report.caution(n, method)) is warned
