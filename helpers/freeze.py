@@ -61,13 +61,14 @@ def combined_words(study, name, kind="generated-128"):
 def choose_donors(study):
     """Donor of each trajectory: same task family, nearest combined word count, ties by file order.
 
-    Trajectories whose views are not frozen neither give nor receive; one without a relative has no donor.
+    Any trajectory of the file may give, also one that the study leaves out. Those whose views are not frozen neither
+    give nor receive; one without a relative has no donor.
     """
-    words = {name: combined_words(study, name) for name in study.trajectories}
+    words = {name: combined_words(study, name) for name in study.task_ids}
     words = {name: count for name, count in words.items() if count is not None}
     donors = {}
-    for name, count in words.items():
-        family = study.task(name)["family"]
+    for name in (n for n in words if n in study.trajectories):
+        count, family = words[name], study.task(name)["family"]
         relatives = [other for other in words if other != name and study.task(other)["family"] == family]
         if relatives:
             donors[name] = min(relatives, key=lambda other: abs(words[other] - count))

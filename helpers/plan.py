@@ -22,11 +22,21 @@ JOINT = -1  # value of ``assessed`` where all candidates are read at once
 
 @dataclass(frozen=True)
 class Study:
-    """Frozen inputs: tasks, trajectories and views, with the projections made once."""
+    """Frozen inputs: tasks, trajectories and views, with the projections made once.
+
+    ``file`` is ``{trajectory_id: task_id}`` of the whole file where the study holds only a part of it: a choice among
+    all trajectories, such as a donor, must not depend on how many are looked at.
+    """
 
     tasks: dict
     trajectories: dict
     views: dict = field(default_factory=dict)
+    file: dict = field(default_factory=dict)
+
+    @cached_property
+    def task_ids(self):
+        """Task of every trajectory of the file, also of those that are left out, in the file's order."""
+        return self.file or {name: t.task_id for name, t in self.trajectories.items()}
 
     @cached_property
     def states(self):
@@ -35,7 +45,7 @@ class Study:
 
     def task(self, trajectory_id):
         """The task that a trajectory belongs to."""
-        return self.tasks[self.trajectories[trajectory_id].task_id]
+        return self.tasks[self.task_ids[trajectory_id]]
 
     def target(self, trajectory_id):
         """Position (0 … 3) of the reviewed target among a trajectory's candidates."""
@@ -66,7 +76,7 @@ def load_study(tasks_path, trajectories_path, views_path=None, first=None):
     kept = trajectories[:first] if first else trajectories
     if not kept:
         raise DataError(f"{trajectories_path}: no trajectory to work with.")
-    return Study({t["task_id"]: t for t in tasks}, {t.trajectory_id: t for t in kept}, views)
+    return Study({t["task_id"]: t for t in tasks}, {t.trajectory_id: t for t in kept}, views, {t.trajectory_id: t.task_id for t in trajectories})
 
 
 def make_plan(trajectory_ids, states, channels, *, waves=(0,), layouts=LAYOUTS):

@@ -11,7 +11,7 @@ import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
 from helpers.prompts import alias
-from helpers.tasks import FALLBACK, K, DataError, read_jsonl
+from helpers.tasks import FALLBACK, DataError, K, read_jsonl
 from helpers.views import supported_candidates, view_id
 
 

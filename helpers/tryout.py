@@ -1,7 +1,7 @@
 """One step that a visitor typed in, as a study of its own."""
 
 from helpers.plan import Study, short_hash
-from helpers.tasks import FALLBACK, K, DataError
+from helpers.tasks import FALLBACK, DataError, K
 from helpers.traces import Trajectory
 from helpers.views import load_views
 

@@ -1,6 +1,5 @@
 """Causal debugging: one factor a replay, effects that can be predicted, and influence beside exact refits."""
 
-import numpy as np
 import pytest
 
 from helpers import debugging as d

@@ -36,6 +36,12 @@ def test_a_trajectory_without_views_neither_gives_nor_receives(study):
     assert last not in donors and last not in donors.values()
 
 
+def test_a_donor_does_not_depend_on_how_many_trajectories_are_looked_at(study):
+    few = dict(list(study.trajectories.items())[:2])
+    chosen = choose_donors(study)
+    assert choose_donors(replace(study, trajectories=few, file=study.task_ids)) == {name: chosen[name] for name in few}
+
+
 def test_donors_are_frozen_once_and_stay_when_a_nearer_one_appears(study, tmp_path):
     path = tmp_path / "views.jsonl"
     path.touch()

@@ -1,7 +1,6 @@
 """Influence beside exact refits: where the first order follows them, and where it fails."""
 
 import numpy as np
-import pytest
 
 from helpers import influence as d
 

@@ -150,7 +150,7 @@ def paths(folder):
 def test_a_study_is_read_in_file_order_and_can_be_cut_to_its_first_trajectories(folder):
     assert list(load_study(*paths(folder)).trajectories) == ["t2", "t1"]
     study = load_study(*paths(folder), first=1)
-    assert list(study.trajectories) == ["t2"]
+    assert list(study.trajectories) == ["t2"] and list(study.task_ids) == ["t2", "t1"]
     assert load_study(*paths(folder)).view("t1", 4, "ungrounded-512") == "theirs"
 
 

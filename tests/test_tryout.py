@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.plan import cell_messages, make_plan
 from helpers.channels import direct
+from helpers.plan import cell_messages, make_plan
 from helpers.prompts import direct_messages
 from helpers.tasks import DataError, write_jsonl
 from helpers.tryout import one_step
