@@ -33,6 +33,10 @@ REPORTS := $(sort $(notdir $(basename $(wildcard notebooks/*.ipynb))))
 LEFT_OUT_embedded := 02_retry 07_step_diagnostics
 LEFT_OUT_pubmedqa := 00_overview 02_retry 03_retrieval_face 04_matched_cube 05_bridge 06_source_only A1_controls
 LEFT_OUT_pubmedqa += 07_step_diagnostics 08_evaluating_reasoners 09_debugging_reasoners
+# A profile of your own: your traces need not come from this project's workflow, which these two run again.
+LEFT_OUT_smoke :=
+LEFT_OUT_paper :=
+LEFT_OUT_$(PROFILE) ?= 08_evaluating_reasoners 09_debugging_reasoners
 TOOLS := $(sort $(notdir $(basename $(wildcard notebooks/tools/*.ipynb))))
 
 ifeq ($(filter $(PROFILES),$(PROFILE)),)
@@ -54,6 +58,7 @@ SUB = $(MAKE) --no-print-directory
 
 # What an executed notebook depends on, besides its source. The recordings' journal is left out: a run writes it.
 INPUTS := $(wildcard params/stacks.yml params/$(PROFILE)/*.yml data/*.jsonl data/*.csv data/recordings/*.parquet)
+INPUTS += $(wildcard $(shell sed -n 's/^\(TASKS\|LIBRARY\|TRAJECTORIES\): *//p' params/$(PROFILE)/common.yml))
 INPUTS += $(filter-out helpers/site.py helpers/environment.py,$(wildcard helpers/*.py))
 
 # -- set-up -------------------------------------------------------------------------------------------
@@ -101,8 +106,7 @@ IS_NEW = -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 
 PREPARED_smoke := outputs/smoke/data/.ready
 PREPARED_pubmedqa := outputs/pubmedqa/data/.ready
-PREPARED_paper := outputs/paper/data/views.jsonl
-PREPARED := $(PREPARED_$(PROFILE))
+PREPARED := $(or $(PREPARED_$(PROFILE)),$(if $(filter embedded,$(PROFILE)),,$(STATE)/views.ready))
 
 outputs/smoke/data/.ready: tests/simulate.py $(READY)
 	@mkdir -p $(@D) && $(PY) -m tests.simulate $(@D) && touch $@
@@ -126,8 +130,13 @@ outputs/pubmedqa/data/.ready: .work/pubmedqa/source $(READY)
 	@touch $@
 endif
 
-outputs/paper/data/views.jsonl:
-	@mkdir -p $(@D) && touch $@
+# Views that a profile's own generator will write; the shipped study's are in data/.
+ifeq ($(filter embedded smoke pubmedqa,$(PROFILE)),)
+VIEWS_FILE := $(shell sed -n 's/^VIEWS: *//p' params/$(PROFILE)/common.yml)
+$(STATE)/views.ready: | $(STATE)
+	@[ -e $(VIEWS_FILE) ] || { mkdir -p $(dir $(VIEWS_FILE)) && touch $(VIEWS_FILE); }
+	@touch $@
+endif
 
 # -- the report ---------------------------------------------------------------------------------------
 
@@ -153,6 +162,7 @@ $(EXECUTED_TOOLS): $(OUT)/tools/%.ipynb: notebooks/tools/%.ipynb $(NEEDS) | $(OU
 
 # The front page reads the tables that all the others write.
 $(filter %/00_overview.ipynb,$(EXECUTED)): $(filter-out %/00_overview.ipynb,$(USUAL))
+$(filter %/00_overview.ipynb,$(EXECUTED)): $(wildcard $(OUT)/verify.json $(OUT)/coverage.csv)
 
 $(OUT)/index.html: $(CHOSEN) $(wildcard helpers/site.py) | $(READY)
 	@$(PY) -m helpers.site $(PROFILE)

@@ -51,7 +51,7 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
     plan = add_keys(plan, study, stacks)
     if acquire != "recorded":
         budget = Budget(budget_calls, budget_money)
-        _one_currency([stacks[name] for name in names], budget)
+        one_currency([stacks[name] for name in names], budget)
         for name in names:
             await ask_missing(
                 plan, study, stacks[name], stores[name], section=section, order=order,
@@ -61,7 +61,7 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
     return plan, pa.concat_tables(tables).sort_by("key")
 
 
-def _one_currency(stacks, budget):
+def one_currency(stacks, budget):
     """ValueError where one budget of money would be held against prices in several currencies."""
     currencies = sorted({stack.price["currency"] for stack in stacks})
     if budget.money is not None and len(currencies) > 1:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import entr, rel_entr, softmax
 
+from helpers.labels import NOT_RETURNED
 from helpers.projection import state_slice
 from helpers.prompts import alias
 from helpers.reducers import competitor_margin, target_margin
@@ -20,7 +21,6 @@ from helpers.retrieval import terms
 from helpers.tasks import DataError, K, read_jsonl
 
 EPSILON = 1e-6  # smoothing of Equation 4
-MISSING_LABEL = "label not returned"  # the reason that a floor score may stand in for
 KEPT = 0.5  # share of a sentence's own words that must be found again for it to count as kept
 CUE_LABELS = ("state damage", "compression loss", "neither")
 OWN_WORDS = 3  # fewest words of its own that make a sentence a cue
@@ -76,7 +76,7 @@ def with_floor(values, reason, floor):
     -------
     values : (n, K) array; floored : (n,) array of int, labels of each cell that got the floor
     """
-    absent = np.isnan(values) & (np.asarray(reason) == MISSING_LABEL)[:, None]
+    absent = np.isnan(values) & (np.asarray(reason) == NOT_RETURNED)[:, None]
     return (values if floor is None else np.where(absent, floor, values)), absent.sum(axis=1)
 
 

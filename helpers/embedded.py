@@ -187,6 +187,7 @@ def free_port(host="127.0.0.1"):
 
 
 def _wait_until_healthy(url, process, log, seconds=180):
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # this machine, so no proxy
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -194,7 +195,7 @@ def _wait_until_healthy(url, process, log, seconds=180):
             tail = log.read().decode(errors="replace").strip()[-400:]
             raise StackError(f"the embedded evaluator stopped while starting (exit {process.returncode}): {tail}")
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+            with direct.open(f"{url}/health", timeout=2) as answer:
                 if answer.status == 200:
                     return
         time.sleep(0.1)

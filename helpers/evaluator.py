@@ -24,8 +24,9 @@ from tqdm import tqdm
 
 from helpers import embedded
 from helpers.budget import Budget, BudgetSpent
+from helpers.labels import ANOTHER_MODEL
 from helpers.plan import CELL, cell_messages, in_order, request_body, request_parts
-from helpers.stacks import StackError
+from helpers.stacks import StackError, without_key
 
 ATTEMPTS = 6
 OUTAGE_S = 300.0  # how long an endpoint may be out of reach before a run gives up
@@ -35,7 +36,6 @@ MOST_SPOILED = 0.2
 FIRST_LOOK = 20  # settled cells before the spoiled share is looked at
 TRANSIENT = (408, 409, 425, 429)
 SHOWN = 200  # characters of an answer that an error may show
-REDACTED_KEY = "[key]"
 BEARER = {"security": {"bearer_auth": True}}
 
 
@@ -55,7 +55,14 @@ class Unusable(Exception):
 
 
 class Refused(Exception):
-    """The endpoint has refused this request for good; the cell is missing with this reason."""
+    """The endpoint has refused this request for good; the cell is missing with this reason.
+
+    ``charged``: it answered and withheld the answer, so its tokens may be billed.
+    """
+
+    def __init__(self, reason, charged=False):
+        super().__init__(reason)
+        self.charged = charged
 
 
 class RunStopped(RuntimeError):
@@ -160,18 +167,16 @@ async def client_for(stack, *, slots=1, timeout_s=None):
             base_url, key = await asyncio.to_thread(held.enter_context, embedded.running(stack, slots=slots))
         else:
             base_url, key = checked_url(stack), api_key(stack)
-        client = openai.AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=timeout_s or stack.timeout_s)
+        # What is served on this machine is asked directly, whatever proxy the environment names.
+        here = urlsplit(base_url).hostname in ("127.0.0.1", "localhost")
+        client = openai.AsyncOpenAI(
+            base_url=base_url, api_key=key, max_retries=0, timeout=timeout_s or stack.timeout_s,
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if here else None,
+        )  # fmt: skip
         try:
             yield client
         finally:
             await client.close()
-
-
-def without_key(text, key):
-    """A text in which the key, plain or as JSON writes it, is replaced."""
-    for form in (key, json.dumps(key)[1:-1]) if key else ():
-        text = text.replace(form, REDACTED_KEY)
-    return text
 
 
 def shown(text, key=None):
@@ -275,7 +280,7 @@ def parse_answer(text, asked_at, seconds):
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         raise Unusable(f"the answer is no chat completion: {shown(text)}") from None
     if finish == "content_filter":
-        raise Refused("refused by the endpoint's content filter")
+        raise Refused("refused by the endpoint's content filter", charged=True)
     usage = _mapping(answer.get("usage"))
     details = _mapping(usage.get("prompt_tokens_details"))
     row = {
@@ -303,6 +308,12 @@ def first_alternatives(logprobs):
     if not pairs or None in (token for token, _ in pairs):
         return {"unread": _text(json.dumps(logprobs)[:4000])}
     return {"tokens": [token for token, _ in pairs], "logprobs": [value for _, value in pairs]}
+
+
+def set_aside(row):
+    """An answer by a model that the stack does not declare: what came is kept, nothing of it is read as a value."""
+    said = json.dumps({name: row.pop(name, None) for name in ("tokens", "logprobs", "unread")})
+    return row | {"unread": _text(f"{ANOTHER_MODEL}: {said}"[:4000])}
 
 
 class Acquisition:
@@ -408,7 +419,7 @@ class Acquisition:
             spoiled = True
             try:
                 row = await self._ask(body, fields)
-                spoiled = bool(row.get("unread")) or not self._expected(row["returned_model"])
+                spoiled = bool(row.get("unread"))
                 reason = "log-probabilities or the right model are missing in the answer"
             except (Refused, Unusable) as fault:
                 reason = f"no usable answer: {fault}" if isinstance(fault, Unusable) else str(fault)
@@ -459,9 +470,13 @@ class Acquisition:
             bill = {}  # no usage: the estimate is charged, unless the endpoint says that nothing was answered
             try:
                 row = bill = parse_answer(*await self._reach(body))
+                row = row if self._expected(row["returned_model"]) else set_aside(row)
             except Unusable as fault:
                 bill = {} if fault.charged else None
                 self.pace.overloaded(fault.wait) if fault.overloaded else self.pace.fault()
+                raise
+            except Refused as refusal:
+                bill = {} if refusal.charged else None
                 raise
             finally:
                 self.budget.settle(held, body, self.stack.price, bill)

@@ -1,6 +1,7 @@
 """Freeze what later runs only read: traces from tasks, and views from states."""
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,14 @@ from tqdm import tqdm
 from helpers import embedded
 from helpers.debugging import NotAnswered, Remembered
 from helpers.evaluator import client_for
-from helpers.tasks import append_jsonl
-from helpers.views import ENDPOINTS, freeze_views, view_id, wanted_views
+from helpers.stacks import without_key
+from helpers.tasks import append_jsonl, held, read_jsonl
+from helpers.views import ENDPOINTS, RETRIES, freeze_views, view_id, wanted_views
 from helpers.workflow import Workflow, freeze
+
+class NotReached(Exception):
+    """The actor's model cannot be used: a wrong key, no network, an endpoint that stays down."""
+
 
 SLOTS = 2  # texts generated side by side by the embedded server; more would each evaluate the shared prompt again
 
@@ -36,14 +42,32 @@ async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded",
     missing = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in study.views]
     if acquire == "recorded" or not missing:
         return study
-    async with client_for(stack, slots=SLOTS) as client:
-        bar = tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress)
+    async with held_aside(path):
+        study = with_views(study, frozen_by_now(path))
+        missing = [w for w in missing if view_id(w[0].trajectory_id, w[1], w[2]) not in study.views]
+        if not missing:
+            return study
         rows = []
-        async for row in freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS):
-            rows.append(row)
-            bar.update()
-        bar.close()
+        async with client_for(stack, slots=SLOTS) as client:
+            bar = tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress)
+            async for row in freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS):
+                rows.append(row)
+                bar.update()
+            bar.close()
     return with_views(study, rows)
+
+
+@contextlib.asynccontextmanager
+async def held_aside(path):
+    """The lock of a file that several runs append to, waited for in a thread so that the event loop stays free."""
+    with contextlib.ExitStack() as lock:
+        await asyncio.to_thread(lock.enter_context, held(path))
+        yield
+
+
+def frozen_by_now(path):
+    """Rows of a views file, read again after another run may have added to it."""
+    return read_jsonl(path) if Path(path).exists() else []
 
 
 def with_views(study, rows):
@@ -82,38 +106,44 @@ def obtain_donors(study, path, *, acquire="recorded"):
     """
     if acquire == "recorded":
         return study
-    rows = []
-    for name, donor in choose_donors(study).items():
-        for state in ENDPOINTS:
-            if view_id(name, state, "donor") not in study.views:
-                text = study.views[view_id(donor, state, "generated-128")]
-                rows.append({"trajectory_id": name, "state": state, "kind": "donor", "text": text, "donor": donor})
-    for row in rows:
-        append_jsonl(path, row)
+    with held(path):
+        study = with_views(study, frozen_by_now(path))
+        rows = []
+        for name, donor in choose_donors(study).items():
+            for state in ENDPOINTS:
+                if view_id(name, state, "donor") not in study.views:
+                    text = study.views[view_id(donor, state, "generated-128")]
+                    rows.append({"trajectory_id": name, "state": state, "kind": "donor", "text": text, "donor": donor})
+        for row in rows:
+            append_jsonl(path, row)
     return with_views(study, rows)
 
 
 def answering(stack, client):
     """A function for other threads: ``(prompt, max_tokens) -> (text, usage)`` at temperature zero.
 
-    It raises RuntimeError with the error's kind where the endpoint fails. Usage: prompt_tokens, completion_tokens
-    and seconds, as far as the endpoint tells.
+    A request that the endpoint refuses raises RuntimeError, for which the actor has a fallback; an endpoint that
+    cannot be used raises NotReached, so that no run is frozen as if its model had had nothing to say. Usage:
+    prompt_tokens, completion_tokens and seconds, as far as the endpoint tells.
     """
     loop = asyncio.get_running_loop()
 
     def answer(prompt, max_tokens):
-        call = client.chat.completions.create(
+        call = client.with_options(max_retries=RETRIES).chat.completions.create(
             model=stack.model, messages=[{"role": "user", "content": prompt}], max_tokens=max_tokens, temperature=0
         )
         start = time.monotonic()
         try:
             found = asyncio.run_coroutine_threadsafe(call, loop).result()
-        except openai.OpenAIError as error:
+        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             raise RuntimeError(type(error).__name__) from None
+        except openai.OpenAIError as error:
+            said = " ".join(without_key(str(error), client.api_key).split())[:200]
+            raise NotReached(f"{stack.name}: {type(error).__name__}: {said} Run again; what was frozen is kept.") from None
         usage = {"seconds": round(time.monotonic() - start, 3)}
         if found.usage:
             usage |= {"prompt_tokens": found.usage.prompt_tokens, "completion_tokens": found.usage.completion_tokens}
-        return found.choices[0].message.content or "", usage
+        return without_key(found.choices[0].message.content or "", client.api_key), usage
 
     return answer
 

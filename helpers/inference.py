@@ -153,6 +153,12 @@ def interval(replicates, level=0.95, *, method="percentile", n=None, point=None)
     return tuple(np.nanquantile(replicates, [tail, 1 - tail], axis=0))
 
 
+def holders(values, trajectory_ids):
+    """How many trajectories hold a value that is not NaN; for several columns, in any of them."""
+    values = np.asarray(values, float).reshape(len(trajectory_ids), -1)
+    return len(np.unique(np.asarray(trajectory_ids).astype(str)[~np.isnan(values).all(axis=1)]))
+
+
 def leave_one_out(values, trajectory_ids):
     """Mean without each trajectory in turn: array over trajectories that hold a value, in sorted order."""
     values = np.asarray(values, float)

@@ -14,9 +14,10 @@ JOINT_LABELS = ("A", "B", "C", "D")
 BINARY_LABELS = ("Yes", "No")
 STRIP = " \t\r\n.,:;!?()[]{}\"'`*"
 
-NOT_RETURNED = "label not among the returned tokens"
+NOT_RETURNED = "label not returned"
 SENTINEL = "sentinel instead of a log-probability"
 NO_LOGPROBS = "answer without log-probabilities"
+ANOTHER_MODEL = "answered by another model"
 
 
 @dataclass(frozen=True)

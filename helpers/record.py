@@ -11,13 +11,15 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
 from helpers import sections
-from helpers.acquire import ask_missing
+from helpers.acquire import ask_missing, one_currency
+from helpers.budget import Budget
 from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells
 from helpers.freeze import obtain_donors, obtain_views
 from helpers.params import PARAMS, ROOT, ParameterError, profiles, read_values
@@ -90,10 +92,16 @@ class Setting:
         return load_study(ROOT / c["TASKS"], ROOT / c["TRAJECTORIES"], ROOT / c["VIEWS"], first=first)
 
     def chosen(self, names):
-        """The sections to record, all of them when no name is given."""
+        """The sections to record, all of them when no name is given.
+
+        Only the embedded evaluator, which takes hours, records some sections for the first trajectories alone; and only
+        for it prompts that share a prefix are kept together. An API is asked as the notebooks ask it.
+        """
         stack, second = self.common["STACK"], self.common["SECOND_STACK"]
         same = (n for n, s in self.stacks.items() if n != stack and s.identity == self.stacks[stack].identity)
         every = recording_order(stack, second, next(same, None))
+        if self.stacks[stack].kind != "embedded":
+            every = [replace(s, first=None, order="hash" if s.name == "02_retry" else None) for s in every]
         if not names:
             return every
         unknown = set(names) - {s.name for s in every}
@@ -295,17 +303,22 @@ def _views_missing(section, study):
 # -- run --------------------------------------------------------------------------------------------
 
 
-async def record(setting, names=(), *, first=None, progress=True):
-    """Generate views and ask what is missing, one trajectory after the other within each section."""
+async def record(setting, names=(), *, first=None, budget=None, progress=True):
+    """Generate views and ask what is missing, one trajectory after the other within each section.
+
+    ``budget`` limits the evaluator's calls and money over all sections; the views are generated first.
+    """
+    budget = budget or Budget()
     study = setting.study(first)
     generator = setting.stacks[setting.common["STACK"]]
     for section in setting.chosen(names):
         study = await obtain_views_of(section, study, setting, generator, progress)
         plan = add_keys(section.plan(section_ids(section, study)), study, setting.stacks)
+        one_currency([setting.stacks[name] for name in plan["stack"].unique()], budget)
         for name in dict.fromkeys(plan["stack"]):
             written = await ask_missing(
                 plan, study, setting.stacks[name], setting.store(name), section=section.name, order=section.order,
-                progress=progress,
+                budget=budget, progress=progress,
             )  # fmt: skip
             print(f"{section.name}: {written} answers by {name}.", flush=True)
 
@@ -352,12 +365,12 @@ async def verify(setting, count, *, first=None, progress=True):
     if plan.empty:
         raise DataError(f"{store.parquet}: nothing recorded for {name} to verify.")
     sample = draw_transitions(plan, count)
-    scratch = Recordings(ROOT / ".work" / "verify", name)
-    scratch.journal.unlink(missing_ok=True)
-    async with client_for(stack) as client:
-        cells = missing_cells(sample, study, stack, scratch, section="verify")
-        await Acquisition(scratch, stack, client, progress=progress).run(cells)
-    return compare(sample, study, table, scratch.table())
+    with TemporaryDirectory() as folder:
+        scratch = Recordings(Path(folder), name)
+        async with client_for(stack) as client:
+            cells = missing_cells(sample, study, stack, scratch, section="verify")
+            await Acquisition(scratch, stack, client, progress=progress).run(cells)
+        return compare(sample, study, table, scratch.table())
 
 
 def draw_transitions(plan, count):
@@ -380,7 +393,7 @@ def compare(sample, study, recorded, fresh):
     gains = []
     for table in (recorded, fresh):
         ends = endpoint_margins(sample, study, table).set_index(["trajectory_id", "template", "state"])["margin"]
-        gains.append(ends.groupby(level=[0, 1]).diff().dropna())
+        gains.append((ends - ends.rename(lambda state: state + 1, level="state")).dropna())
     both = pd.concat(gains, axis=1, join="inner").to_numpy()
     agree = np.sign(both[:, 0]) == np.sign(both[:, 1])
     return {
@@ -400,6 +413,8 @@ def main(arguments=None):
     parser.add_argument("--profile", default="embedded")
     parser.add_argument("--sections", nargs="*", default=[])
     parser.add_argument("--first", type=int, default=None, help="only the first so many trajectories")
+    parser.add_argument("--calls", type=int, default=None, help="run: most calls of evaluators")
+    parser.add_argument("--money", type=float, default=None, help="run: most money, in the prices' currency")
     parser.add_argument("--count", type=int, default=64, help="verify: cells to ask again")
     options = parser.parse_args(arguments)
     try:
@@ -408,8 +423,11 @@ def main(arguments=None):
             study = setting.study(options.first)
             print_plan(forecasts(setting.chosen(options.sections), study, setting), setting)
         elif options.action == "run":
-            asyncio.run(record(setting, options.sections, first=options.first))
-            export(setting)
+            try:
+                budget = Budget(options.calls, options.money)
+                asyncio.run(record(setting, options.sections, first=options.first, budget=budget))
+            finally:
+                export(setting)
         elif options.action == "export":
             export(setting)
         else:

@@ -404,7 +404,7 @@ def why(plan, study, stacks, folder):
 
 
 def _reason(row, study, stack, recorded, keys, failures):
-    if row.key is None:
+    if pd.isna(row.key):
         return f"its {row.view} view is not frozen; make the views first."
     if row.key in keys:
         return "is recorded."

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 from scipy.stats import trim_mean
 
-from helpers.labels import BINARY_LABELS, JOINT_LABELS, label_matrix
+from helpers.labels import ANOTHER_MODEL, BINARY_LABELS, JOINT_LABELS, NO_LOGPROBS, NOT_RETURNED, SENTINEL, label_matrix
 from helpers.plan import CELL, LAYOUTS
 from helpers.recordings import lookup
 from helpers.tasks import K
@@ -187,6 +188,12 @@ def disagrees(gain_1, gain_0):
     return np.where(np.isnan(product), np.nan, (product < 0).astype(float))
 
 
+def disagrees_where_nonzero(gain_1, gain_0):
+    """Like :func:`disagrees`, but NaN where either gain is exactly zero: a rate over nonzero paired moves."""
+    product = np.asarray(gain_1, float) * np.asarray(gain_0, float)
+    return np.where(product == 0, np.nan, disagrees(gain_1, gain_0))
+
+
 @dataclass(frozen=True)
 class SignCounts:
     """How two gains' signs relate over complete transitions; exact zeros are their own class."""
@@ -240,15 +247,13 @@ def trimmed_mean(values, share=0.1):
 # -- from recordings to endpoint margins -------------------------------------------------------------
 
 
-def read_cells(plan, table, accepted_models=None):
+def read_cells(plan, table):
     """What each planned cell's recording says, as arrays.
 
     Parameters
     ----------
     plan : DataFrame with ``key`` and the cell columns
     table : Arrow table of recordings, sorted by key
-    accepted_models : collection of str, optional
-        Answers whose returned model is another one count as missing.
 
     Returns
     -------
@@ -272,15 +277,14 @@ def read_cells(plan, table, accepted_models=None):
         part = table.take(found[rows]).combine_chunks()
         tokens, logprobs = (part[c].combine_chunks() for c in ("tokens", "logprobs"))
         read, sentinel, label_mass = label_matrix(tokens, logprobs, labels)
-        if accepted_models:
-            other = ~np.isin(np.array(part["returned_model"].to_pylist(), dtype=object), list(accepted_models))
-            read[other] = np.nan
-            reason[rows[other]] = "answered by another model"
+        if "unread" in part.column_names:
+            other = pc.fill_null(pc.starts_with(part["unread"], ANOTHER_MODEL), False).to_numpy(zero_copy_only=False)
+            reason[rows[other]] = ANOTHER_MODEL
         values[rows[:, None], np.arange(len(labels))] = read
         mass[rows] = label_mass
         gone = np.isnan(read).any(axis=1) & (reason[rows] == None)  # noqa: E711 - an array of objects
-        why = np.where(sentinel.any(axis=1), "sentinel instead of a log-probability", "label not returned")
-        why = np.where(np.isnan(label_mass), "answer without log-probabilities", why)
+        why = np.where(sentinel.any(axis=1), SENTINEL, NOT_RETURNED)
+        why = np.where(np.isnan(label_mass), NO_LOGPROBS, why)
         reason[rows[gone]] = why[gone]
     return values, reason, mass
 
@@ -319,7 +323,7 @@ def endpoint_energies(plan, values):
     return ends, energies
 
 
-def endpoint_margins(plan, study, table, *, tau=1.0, accepted_models=None):
+def endpoint_margins(plan, study, table, *, tau=1.0):
     """One row per (trajectory, state, channel, wave): its target margin and what it rests on.
 
     Parameters
@@ -334,11 +338,11 @@ def endpoint_margins(plan, study, table, *, tau=1.0, accepted_models=None):
         ``margin`` (nats; layouts reduced first), ``layout_0`` … ``layout_3`` (nats; margin of one layout
         alone), ``energy_0`` … ``energy_3`` (nats; reduced candidate energies), ``complete``.
     """
-    ends, energies = endpoint_energies(plan, read_cells(plan, table, accepted_models)[0])
+    ends, energies = endpoint_energies(plan, read_cells(plan, table)[0])
     layouts = np.sort(plan["layout"].unique())
     target = np.array([study.target(name) for name in ends["trajectory_id"]], dtype=int)
     reduced = layout_reduction(energies, tau)
-    margins = target_margin(energies, np.repeat(target[:, None], len(layouts), axis=1))
+    margins = target_margin(tau * energies, np.repeat(target[:, None], len(layouts), axis=1))
     out = {"margin": target_margin(reduced, target)}
     out |= {f"layout_{s}": margins[:, i] for i, s in enumerate(layouts)}
     out |= {f"energy_{j}": reduced[:, j] for j in range(K)}

@@ -174,9 +174,9 @@ class Results:
         return self.readable()
 
 
-def completeness(plan, table, accepted_models=None):
+def completeness(plan, table):
     """Planned, returned and complete cells per channel, and why the others are missing."""
-    values, reason, mass = read_cells(plan, table, accepted_models)
+    values, reason, mass = read_cells(plan, table)
     wanted = np.where((plan["readout"] == "binary").to_numpy(), 2, values.shape[1])
     returned = np.isfinite(values).sum(axis=1)
     answered = ~np.isin(reason.astype(str), ["not recorded", "view not frozen"])
@@ -249,6 +249,8 @@ def in_words(row):
 
 def side(low, high, above="above zero", below="below zero", neither="not separated from zero"):
     """Where an interval lies relative to zero, in words."""
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return "without an interval"
     return above if low > 0 else below if high < 0 else neither
 
 

@@ -16,6 +16,8 @@ from xml.parsers.expat import ExpatError
 import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
+from helpers.stacks import without_key
+
 _TAG = re.compile(r"<[^<>]+>")
 _NO_DESIGN = ("journal article", "research support", "english abstract")  # publication types that are no study design
 _STOP = frozenset(
@@ -108,7 +110,7 @@ class PubMedRetriever:
                 f"E-utilities {call}: no answer ({type(error).__name__}); check the network."
             ) from None
         except RuntimeError as error:  # an ERROR element inside well-formed XML
-            said = str(error).replace(self.entrez.api_key or "\0", "[key]")
+            said = without_key(str(error), self.entrez.api_key)
             raise RetrievalError(f"E-utilities {call}: the service reported: {said[:200]}") from None
         except (ExpatError, ValueError) as error:
             raise RetrievalError(f"E-utilities {call}: unreadable XML ({type(error).__name__}); run again.") from None

@@ -1,5 +1,6 @@
 """Stacks: the evaluators of ``params/stacks.yml``."""
 
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -102,3 +103,10 @@ def load_stack(name, path=STACKS):
 def describe(stack):
     """A stack as a plain dict, for tables and notes; it holds no key."""
     return asdict(stack)
+
+
+def without_key(text, key):
+    """A text in which the key, plain or as JSON writes it, is replaced."""
+    for form in (key, json.dumps(key)[1:-1]) if key else ():
+        text = text.replace(form, "[key]")
+    return text

@@ -4,6 +4,8 @@ A task is one question with three concrete candidates and one ``none-of-the-abov
 whose text says that the evidence is insufficient. The library is what the actor may retrieve.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -25,6 +27,17 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 class DataError(ValueError):
     """A frozen input is unusable. The message names the file, the line or id, and what to do."""
+
+
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may leave half a character behind
+
+
+def _encodable(row):
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_jsonl(path):
@@ -50,6 +63,8 @@ def read_jsonl(path):
             ) from None
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}.")
+        if _HALF_CHARACTER.search(line) and not _encodable(row):
+            raise DataError(f"{path}, line {number}: holds half of a surrogate pair, a character that was cut; repair it.")
         rows.append(row)
     return rows
 
@@ -84,6 +99,16 @@ def _leaks(question, texts, target):
     if len(statement.split()) > 4 and statement in question.lower():
         leaks.append("the question states the target's text word for word; reword one of them.")
     return leaks
+
+
+@contextlib.contextmanager
+def held(path):
+    """Hold the lock of a file that several runs append to; waits until another run has let go of it."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:  # goes back when closed, or when the process ends
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def append_jsonl(path, row):

@@ -1,6 +1,7 @@
 """Trajectories: x0 and one JSON merge patch (RFC 7396) per step, or full before/after states."""
 
 import copy
+import re
 from dataclasses import dataclass
 
 from helpers.tasks import DataError, read_jsonl
@@ -10,6 +11,7 @@ STEPS = (
     "audit", "revise", "verify", "post_audit", "finalize",
 )  # fmt: skip
 MODES = ("llm", "deterministic", "fallback")
+_NAME = re.compile(r"[\w.:/@+-]+")  # shown in tables and findings as it is
 RETRIEVE = STEPS.index("retrieve")  # the step that takes state 3 to state 4
 
 
@@ -54,23 +56,37 @@ def make_patch(before, after):
     return patch
 
 
+def _without_nulls(value):
+    """An object without its null fields, at any depth of objects: a merge patch cannot tell null from absent."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+
+
+def _object(value, where):
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is {type(value).__name__}, expected a JSON object.")
+    return value
+
+
 def _step_states(row, where):
     """States x0 … xn of one JSON row, from patches or from full before/after states."""
-    if "x0" not in row:
-        before = row["steps"][0].get("before") if row.get("steps") else None
-        if not isinstance(before, dict):
-            raise DataError(f"{where}: neither x0 nor a full before-state in the first step.")
-        row = {**row, "x0": before}
-    states = [row["x0"]]
+    first = row["steps"][0] if row.get("steps") else {}
+    if "x0" not in row and "before" not in first:
+        raise DataError(f"{where}: neither x0 nor a full before-state in the first step.")
+    start = row["x0"] if "x0" in row else first["before"]
+    states = [_without_nulls(_object(start, f"{where}: the first state"))]
     for number, step in enumerate(row.get("steps", []), start=1):
+        here = f"{where}, step {number}"
         if "patch" in step:
-            patch = step["patch"]
+            patch = _object(step["patch"], f"{here}: its patch")
         elif "after" in step:
-            if step.get("before", states[-1]) != states[-1]:
-                raise DataError(f"{where}, step {number}: its before-state is not the state after step {number - 1}.")
-            patch = make_patch(states[-1], step["after"])
+            before = _without_nulls(_object(step.get("before", states[-1]), f"{here}: its before-state"))
+            if before != states[-1]:
+                raise DataError(f"{here}: its before-state is not the state after step {number - 1}.")
+            patch = make_patch(states[-1], _without_nulls(_object(step["after"], f"{here}: its after-state")))
         else:
-            raise DataError(f"{where}, step {number} ({step.get('action')}): no after-state and no patch; export it again.")
+            raise DataError(f"{here} ({step.get('action')}): no after-state and no patch; export it again.")
         states.append(apply_patch(states[-1], patch))
     return states
 
@@ -81,7 +97,13 @@ def parse_trajectory(row, where="trajectory"):
     where = f"{where} ({name or 'no trajectory_id'})"
     if not name or not row.get("task_id"):
         raise DataError(f"{where}: trajectory_id and task_id are needed; trajectories are what the bootstrap draws.")
+    if not _NAME.fullmatch(str(name)):
+        raise DataError(f"{where}: a trajectory_id holds letters, digits and . _ - : / @ + only; rename it.")
+    if not (row.get("success") is None or isinstance(row["success"], bool)):
+        raise DataError(f"{where}: success is {row['success']!r}; it is true, false, or left out where it is not known.")
     steps = row.get("steps") or []
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise DataError(f"{where}: steps is a list of JSON objects.")
     for number, (step, expected) in enumerate(zip(steps, STEPS, strict=False), start=1):
         if step.get("action") != expected:
             raise DataError(

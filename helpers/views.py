@@ -10,7 +10,7 @@ import openai
 
 from helpers.projection import projected_states, state_slice
 from helpers.prompts import alias, generator_messages, two_pass_generator_messages
-from helpers.stacks import StackError
+from helpers.stacks import StackError, without_key
 from helpers.tasks import DataError, append_jsonl, read_jsonl
 from helpers.traces import RETRIEVE
 
@@ -25,6 +25,7 @@ GENERATED = {
 }
 FROZEN = (*GENERATED, "donor")  # a donor is another trajectory's view, chosen once
 QUOTE_LINES = 24
+RETRIES = 5  # of a request for a text, by the client itself
 # Fields whose lines a quote may hold: evidence and what was concluded from it, not the question or the plan.
 QUOTE_FIELDS = ("artifacts", "evidence", "answer", "citations", "issues", "verification", "observation")
 ENDPOINTS = (RETRIEVE, RETRIEVE + 1)  # states before and after the retrieve step
@@ -142,11 +143,11 @@ async def generated_view(trajectory, state, kind, task, stack, client):
     messages = view_messages(task, projected_states(trajectory)[state], rule)
     where = f"{stack.name}: view {view_id(trajectory.trajectory_id, state, kind)}"
     try:
-        answer = await client.chat.completions.create(
+        answer = await client.with_options(max_retries=RETRIES).chat.completions.create(
             model=stack.model, messages=messages, temperature=0, max_tokens=rule["max_tokens"]
         )
     except openai.OpenAIError as error:
-        said = " ".join(str(error).replace(client.api_key or "\0", "[key]").split())[:200]
+        said = " ".join(without_key(str(error), client.api_key).split())[:200]
         raise StackError(f"{where}: {type(error).__name__}: {said} Run again; what was written is kept.") from None
     choice = answer.choices[0] if answer.choices else None
     if not choice or not choice.message.content:
@@ -155,7 +156,7 @@ async def generated_view(trajectory, state, kind, task, stack, client):
         "trajectory_id": trajectory.trajectory_id,
         "state": state,
         "kind": kind,
-        "text": choice.message.content,
+        "text": without_key(choice.message.content, client.api_key),
         "finish_reason": choice.finish_reason,
         "stack": stack.name,
         "identity": stack.identity,

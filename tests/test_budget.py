@@ -103,6 +103,12 @@ def test_refused_and_rate_limited_attempts_cost_no_money(study, endpoint, tmp_pa
     assert error is None and run_.calls == 16 and run_.budget.spent == pytest.approx(charged(table))
 
 
+def test_a_request_that_is_refused_by_its_status_costs_no_money(study, endpoint, tmp_path):
+    stack = loopback_stack(endpoint("bad-request", first=99).url)
+    run_, _ = ask(tiny_plan(study, states=(4,)), study, stack, tmp_path, budget_money=1.0)
+    assert run_.calls == 8 and run_.budget.spent == 0 and len(run_.failures) == 8
+
+
 def test_the_probe_counts_against_the_money(study, endpoint, tmp_path):
     server = endpoint()
     with pytest.raises(RunStopped, match="its probe can cost .* raise the budget"):

@@ -13,6 +13,7 @@ from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import openai
 import pytest
 
@@ -29,9 +30,10 @@ from helpers.evaluator import (
     retry_after,
     shown,
 )
-from helpers.labels import JOINT_LABELS, NOT_RETURNED, SENTINEL, label_matrix, read_labels
+from helpers.labels import ANOTHER_MODEL, JOINT_LABELS, NOT_RETURNED, SENTINEL, label_matrix, read_labels
 from helpers.plan import add_keys, request_body, request_key
 from helpers.recordings import Recordings
+from helpers.reducers import read_cells
 from helpers.stacks import StackError
 from helpers.tasks import DataError
 from tests.conftest import KEY, KEY_VARIABLE, ask, joint_and_binary, loopback_stack, run_child, tiny_plan, tiny_study
@@ -298,6 +300,20 @@ def test_a_run_stops_when_another_model_answers(study, endpoint, tmp_path):
     stack = loopback_stack(server.url, returned_models=("tiny-1-0613",))
     run, error = ask(tiny_plan(study, channels=joint_and_binary()), study, stack, tmp_path)
     assert isinstance(error, RunStopped) and "right model" in str(error) and run.settled < 40
+
+
+def test_the_answers_of_another_model_are_missing_with_that_reason_and_asked_again(study, endpoint, tmp_path):
+    server = endpoint("wrong-model", share=0.1, seed=2)
+    stack = loopback_stack(server.url, returned_models=("tiny-1",))
+    plan = tiny_plan(study, channels=joint_and_binary())
+    _, error = ask(plan, study, stack, tmp_path)
+    keyed, table = add_keys(plan, study, {"loopback": stack}), Recordings(tmp_path, "loopback").table()
+    values, reason, _ = read_cells(keyed, table)
+    other = reason == ANOTHER_MODEL
+    assert error is None and 0 < other.sum() < 16 and np.isnan(values[other]).all() and set(reason[~other]) == {None}
+    kept = [text for text in table["unread"].to_pylist() if text]
+    assert len(kept) == keyed["key"][other].nunique() and all("logprobs" in text for text in kept)
+    assert not set(keyed["key"][other]) & Recordings(tmp_path, "loopback").keys(), "they are asked again"
 
 
 def test_a_tenth_of_useless_answers_does_not_stop_a_run(study, endpoint, tmp_path):

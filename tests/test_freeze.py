@@ -1,15 +1,18 @@
 """Donors: same family, nearest length, chosen once and then frozen."""
 
+import asyncio
 import json
 from dataclasses import replace
 
 import pytest
 
-from helpers.freeze import choose_donors, obtain_donors
+from helpers.evaluator import client_for
+from helpers.freeze import NotReached, answering, choose_donors, obtain_donors, obtain_views
 from helpers.plan import Study
 from helpers.traces import parse_trajectory
 from helpers.views import ENDPOINTS, view_id
 from tests import simulate
+from tests.conftest import KEY, loopback_stack
 
 
 @pytest.fixture()
@@ -59,3 +62,44 @@ def test_donors_are_frozen_once_and_stay_when_a_nearer_one_appears(study, tmp_pa
 def test_a_recorded_run_writes_nothing(study, tmp_path):
     assert obtain_donors(study, tmp_path / "views.jsonl") is study
     assert not (tmp_path / "views.jsonl").exists()
+
+
+def test_two_runs_at_once_freeze_every_view_once(study, endpoint, tmp_path):
+    """The second run waits for the first one's lock and finds its views."""
+    server, path = endpoint(latency_s=0.02), tmp_path / "views.jsonl"
+    stack, few = loopback_stack(server.url), dict(list(study.trajectories.items())[:2])
+    bare = replace(study, trajectories=few, views={})
+
+    async def scene():
+        runs = [obtain_views(bare, ["generated-128"], (3, 4), path, stack, acquire="missing", progress=False) for _ in "ab"]
+        return await asyncio.wait_for(asyncio.gather(*runs), 20)
+
+    one, two = asyncio.run(scene())
+    assert one.views == two.views and len(one.views) == len(path.read_text().splitlines()) == server.requests == 4
+
+
+@pytest.mark.parametrize(("fault", "error"), [("unauthorized", NotReached), ("bad-request", RuntimeError)])
+def test_only_a_refused_request_is_left_to_the_actors_fallback(fault, error, endpoint):
+    server = endpoint(fault, first=99)
+    stack = loopback_stack(server.url)
+
+    async def scene():
+        async with client_for(stack) as client:
+            await asyncio.to_thread(answering(stack, client), "Why?", 5)
+
+    with pytest.raises(error) as caught:
+        asyncio.run(scene())
+    assert type(caught.value) is error and KEY not in str(caught.value)
+
+
+def test_what_is_served_on_this_machine_is_asked_without_a_proxy(endpoint, monkeypatch):
+    server = endpoint()
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    stack = loopback_stack(server.url)
+
+    async def scene():
+        async with client_for(stack) as client:
+            return await asyncio.to_thread(answering(stack, client), "Why?", 5)
+
+    assert asyncio.run(scene())[0] and server.requests == 1

@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import inference
-from helpers.inference import DRAWS, SEED, TooFewTrajectories, TrajectoryDraws, auc, auc_draws, interval, leave_one_out
+from helpers.inference import (
+    DRAWS,
+    SEED,
+    TooFewTrajectories,
+    TrajectoryDraws,
+    auc,
+    auc_draws,
+    holders,
+    interval,
+    leave_one_out,
+)
 
 # A lopsided split: 1, 7, 2, 13 and 3 observations a trajectory, two quantities, three values missing.
 SIZES = {"t04": 1, "t00": 7, "t11": 2, "t02": 13, "t07": 3}
@@ -325,3 +335,8 @@ def test_unknown_methods_and_missing_numbers_of_trajectories_are_refused():
     for n in (None, 1):
         with pytest.raises(TooFewTrajectories, match="needs n, the number of resampled trajectories"):
             interval([1.0, 2.0], method="expanded", n=n)
+
+
+def test_trajectories_that_hold_a_value_are_counted_once():
+    values = np.array([[np.nan, 1.0], [np.nan, np.nan], [2.0, 3.0], [4.0, np.nan]])
+    assert holders(values, ["a", "b", "c", "c"]) == 2 and holders(values[:, 0], ["a", "b", "c", "c"]) == 1

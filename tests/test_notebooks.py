@@ -226,6 +226,7 @@ def test_a_notebook_survives_all_cells_queued_at_once(report, name):
         ("02_retry", {"SEED": 7, "THRESHOLDS": [0.3], "INTERVAL": "expanded"}),
         ("04_matched_cube", {"AUTHORITIES": ["neutral"], "WEIGHTING": "target"}),
         ("05_bridge", {"MOST_WAVES": 1, "WEIGHTING": "target", "INTERVAL": "expanded"}),
+        ("06_source_only", {"WEIGHTING": "target", "BUDGET_MONEY": 1.0}),
         ("07_step_diagnostics", {"MISSING": "floor", "TOP": 12, "SCALES": [1.0, 4.0], "INTERVAL": "expanded"}),
     ],
 )

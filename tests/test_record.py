@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from helpers import record
+from helpers.channels import direct
 from helpers.probe import CALLS
 from helpers.record import (
     Counting,
@@ -109,3 +110,27 @@ def test_the_plan_of_the_shipped_study_has_prices_and_their_source(capsys):
     assert record.main(["plan", "--first", "1", "--sections", "05_bridge"]) == 0
     said = capsys.readouterr().out
     assert "qwen-1.5b: " in said and "qwen-0.5b: " in said and "cached input" in said and "runs on this machine" in said
+
+
+def test_an_api_is_planned_as_the_notebooks_ask_it(setting):
+    embedded = replace(loopback_stack("http://127.0.0.1:9/v1"), kind="embedded")
+    common = {**setting.common, "STACK": "loopback", "SECOND_STACK": "loopback"}
+    recorded = {s.name: s for s in Setting(common, {"loopback": embedded}).chosen([])}
+    asked = {s.name: s for s in Setting(common, setting.stacks).chosen([])}
+    assert recorded["02_retry"].first == 6 and recorded["02_retry"].order == "prefix-groups"
+    assert {s.first for s in asked.values()} == {None} and asked["02_retry"].order == "hash"
+
+
+def test_a_verified_sample_holds_whole_transitions_and_compares_only_their_gains(study, endpoint, tmp_path):
+    """Two drawn transitions of one trajectory that do not follow each other make two gains, not three."""
+    stack = loopback_stack(endpoint().url)
+    plan, table = obtained(tiny_plan(study, channels=[direct("loopback")], states=range(12)), study, stack, tmp_path, acquire="missing")
+    drawn = record.draw_transitions(plan, 24)
+    for _, states in drawn.groupby("trajectory_id")["state"]:
+        whole = set(states)
+        assert all(s + 1 in whole or s - 1 in whole for s in whole)
+    name = plan["trajectory_id"].iloc[0]
+    apart = plan[(plan["trajectory_id"] == name) & plan["state"].isin([1, 2, 6, 7])]
+    found = record.compare(apart, study, table, table)
+    assert found["cells"] == 16 and found["gains compared"] == 2 == found["gain signs that agree"]
+    assert found["mean difference (nats)"] == 0

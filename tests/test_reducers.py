@@ -20,6 +20,7 @@ from helpers.reducers import (
     competitor_margin,
     diagonal,
     disagrees,
+    disagrees_where_nonzero,
     endpoint_margins,
     gain,
     interaction,
@@ -384,7 +385,7 @@ def test_every_endpoint_margin_equals_the_loops_over_its_recordings(shuffled, ta
                 assert got["margin"] == pytest.approx(want)
                 assert [got[f"energy_{c}"] for c in range(4)] == pytest.approx(ubar)
                 for s in range(4):
-                    alone, _ = margin_by_hand(rows, plan, name=name, state=state, channel=channel, layouts=(s,))
+                    alone, _ = margin_by_hand(rows, plan, name=name, state=state, channel=channel, layouts=(s,), tau=tau)
                     assert got[f"layout_{s}"] == pytest.approx(alone)
 
 
@@ -406,8 +407,7 @@ def test_a_margin_worked_out_by_hand():
         (lambda row: {**row, "logprobs": [-9999.0, *row["logprobs"][1:]]}, "sentinel instead of a log-probability"),
         (lambda row: {**row, "tokens": ["?", *row["tokens"][1:]]}, "label not returned"),
         (lambda row: {**row, "tokens": None, "logprobs": None}, "answer without log-probabilities"),
-        (lambda row: {**row, "returned_model": "m-2"}, "answered by another model"),
-        (lambda row: {**row, "returned_model": None}, "answered by another model"),
+        (lambda row: {**row, "tokens": None, "logprobs": None, "unread": "answered by another model: {}"}, "answered by another model"),
     ],
 )
 @pytest.mark.parametrize("channel", [direct("s1"), matched("quote", "s1", readout="binary")])
@@ -418,11 +418,11 @@ def test_one_unusable_answer_makes_its_endpoint_missing_with_a_reason_and_no_oth
     spoiled = int(np.flatnonzero((plan["template"] == channel.template) & (plan["state"] == 4))[5])
     changed = [spoil(row) if i == spoiled else row for i, row in enumerate(rows)]
     table = as_table([row for row in changed if row is not None])
-    values, why, mass = read_cells(plan, table, accepted_models=["m-1"])
+    values, why, mass = read_cells(plan, table)
     assert why[spoiled] == reason and [w for i, w in enumerate(why) if i != spoiled] == [None] * (len(plan) - 1)
     assert np.isnan(values[spoiled, :2]).any()
     assert np.isfinite(np.delete(mass, spoiled)).all()
-    margins = endpoint_margins(plan, STUDY, table, accepted_models=["m-1"])
+    margins = endpoint_margins(plan, STUDY, table)
     broken = margins[~margins["complete"]]
     cell = plan.iloc[spoiled]
     assert broken[["trajectory_id", "state", "template"]].values.tolist() == [
@@ -531,3 +531,8 @@ def test_the_shares_sum_to_one_and_ignore_what_a_layout_adds_to_all_labels():
     assert latin_square_shares(noisy + np.arange(4)[None, :, None]) == pytest.approx(shares)
     noisy[0, 2, 1] = np.nan
     assert np.isnan(latin_square_shares(noisy)).all()
+
+
+def test_a_rate_over_nonzero_moves_leaves_out_exact_zeros():
+    one, two = [0.1, -0.1, 0.0, np.nan], [-0.2, -0.2, 0.3, 0.1]
+    np.testing.assert_array_equal(disagrees_where_nonzero(one, two), [1.0, 0.0, np.nan, np.nan])

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from helpers import support
-from helpers.plan import Study
+from helpers.params import ROOT
+from helpers.plan import Study, load_study
 from helpers.tasks import DataError
 from helpers.traces import parse_trajectory
 from helpers.views import view_id
@@ -77,3 +78,11 @@ def test_a_candidate_named_by_its_own_text_counts_unless_only_aliases_do(study):
         for by in (True, False)
     }
     assert shares == {True: 1, False: 0}
+
+
+def test_the_shipped_labels_are_of_shipped_views_of_both_contracts_and_each_view_is_labelled_once():
+    labels = support.read_labels(ROOT / "data/support_labels.jsonl")
+    study = load_study(ROOT / "data/tasks.jsonl", ROOT / "data/trajectories.jsonl", ROOT / "data/views.jsonl")
+    names = [view_id(row["trajectory_id"], row["state"], row["kind"]) for row in labels]
+    assert len(set(names)) == len(names) >= 60 and set(names) <= set(study.views)
+    assert {row["kind"] for row in labels} == {"ungrounded-512", "source-only-512"}

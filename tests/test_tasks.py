@@ -283,3 +283,10 @@ def test_the_document_about_a_question_is_the_one_of_its_source_if_the_library_h
     task = {"source": {"pmid": "17"}}
     assert own_document(task, {"pmid:17", "pmid:18"}) == "pmid:17" and own_document(task, {"pmid:18"}) is None
     assert own_document({}, {"pmid:18"}) is None
+
+
+def test_a_character_that_was_cut_in_half_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": "\\ud83d\\ude00"}\n{"a": "\\ud83d"}\n')
+    with pytest.raises(DataError, match="line 2: holds half of a surrogate pair"):
+        read_jsonl(path)

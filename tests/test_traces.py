@@ -157,6 +157,11 @@ def broken(number, **changes):
         (broken(2, action="classify"), r"step 2: action 'classify', expected 'plan'"),
         (broken(7, mode="human"), r"step 7: mode 'human' is not one of llm, deterministic, fallback"),
         (broken(6, patch=None), r"step 6 \(synthesize\): no after-state and no patch"),
+        (row(trajectory_id="<img src=x>"), r"a trajectory_id holds letters, digits and"),
+        (row(success="false"), r"success is 'false'; it is true, false, or left out"),
+        (row(x0=[]), r"the first state is list, expected a JSON object"),
+        (broken(4, patch="gone"), r"step 4: its patch is str, expected a JSON object"),
+        (row(steps=["classify"]), r"steps is a list of JSON objects"),
         ({k: v for k, v in row().items() if k != "x0"}, r"neither x0 nor a full before-state in the first step"),
     ],
 )
@@ -174,6 +179,14 @@ def test_a_before_state_that_is_not_the_state_after_the_last_step_is_refused():
     bad["steps"][4]["before"] = {"question": "Another one?"}
     with pytest.raises(DataError, match=r"step 5: its before-state is not the state after step 4"):
         parse_trajectory(bad)
+
+
+def test_null_fields_of_full_states_are_absent_fields():
+    full, plain = full_states(row()), parse_trajectory(row()).states
+    for step in full["steps"]:
+        for side in ("before", "after"):
+            step[side] = {**step[side], "note": None, "extra": {"why": None, "kept": 1}}
+    assert parse_trajectory(full).states == tuple({**state, "extra": {"kept": 1}} for state in plain)
 
 
 def test_a_full_trace_without_an_after_state_is_refused():

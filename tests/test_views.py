@@ -271,9 +271,9 @@ def test_when_one_view_fails_the_others_under_way_are_written_and_only_the_rest_
 ):
     path = tmp_path / "views.jsonl"
     wanted = wanted_views([trajectory], ["generated-128"], range(12))
-    generator.pause, generator.faults = 0.05, {5: "fail"}
+    generator.pause, generator.faults = 0.05, {5: "refuse"}
     with pytest.raises(
-        StackError, match=r"^loopback: view traj-risk-41/\d+/generated-128: InternalServerError: .* Run again"
+        StackError, match=r"^loopback: view traj-risk-41/\d+/generated-128: PermissionDeniedError: .* Run again"
     ):
         freeze(generator, wanted, path, at_once=4)
     asked = len(generator.asked)
@@ -281,6 +281,12 @@ def test_when_one_view_fails_the_others_under_way_are_written_and_only_the_rest_
     assert len(freeze(generator, wanted, path, at_once=4)) == 12 - (asked - 1)
     assert len(generator.asked) == 13
     assert len(load_views(path, [trajectory])) == 12
+
+
+def test_a_fault_that_passes_is_tried_again(tmp_path, trajectory, generator):
+    generator.faults = {2: "fail"}
+    wanted = wanted_views([trajectory], ["generated-128"], range(4))
+    assert len(freeze(generator, wanted, tmp_path / "views.jsonl")) == 4 and len(generator.asked) == 5
 
 
 def test_at_most_the_stated_number_is_asked_side_by_side(tmp_path, trajectory, generator):
