@@ -189,7 +189,7 @@ def test_without_a_new_enough_python_set_up_says_so_in_one_sentence(project, tmp
     shutil.rmtree(project / ".venv")
     tools = project / "tools"
     tools.mkdir()
-    for name in ("sh", "touch", "mkdir", "cmp"):
+    for name in ("sh", "touch", "mkdir", "cmp", "sed"):
         (tools / name).symlink_to(shutil.which(name))
     (tools / "python3").write_text("#!/bin/sh\nexit 1\n")
     (tools / "python3").chmod(0o755)
