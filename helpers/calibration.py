@@ -98,17 +98,18 @@ def brier_parts(confidence, outcome, bins=10, rule="width"):
     return {**parts, "within": within}
 
 
-def conditional(frame, by, *, confidence="confidence", outcome="outcome", bins=10):
+def conditional(frame, by, *, confidence="confidence", outcome="outcome", bins=10, shares=()):
     """Calibration within groups, beside the whole: an aggregate can average a warning away.
 
     Parameters
     ----------
     frame : DataFrame with a confidence and an outcome column, one row an example
     by : str, the column that makes the groups
+    shares : columns of true or false whose share stands beside the calibration
 
     Returns
     -------
-    DataFrame, one row a group and last "all": n, confidence, accuracy, brier, ece
+    DataFrame, one row a group and last "all": n, confidence, accuracy, brier, ece, and the shares
     """
     groups = [*frame.groupby(by, sort=True), ("all", frame)]
     rows = {
@@ -118,6 +119,7 @@ def conditional(frame, by, *, confidence="confidence", outcome="outcome", bins=1
             "accuracy": part[outcome].mean(),
             "brier": brier(part[confidence], part[outcome]),
             "ece": expected_calibration_error(part[confidence], part[outcome], bins),
+            **{column: part[column].mean() for column in shares},
         }
         for name, part in groups
         if len(part)

@@ -45,7 +45,7 @@ class Remembered:
 
     def __init__(self, path, ask=None):
         self.path, self.ask = Path(path), ask
-        rows = read_jsonl(path) if self.path.exists() else []
+        rows = read_jsonl(path, missing_ok=True)
         self.answers = {(row["prompt_sha256"], row["max_tokens"]): row for row in rows}
         self.used = {}
 

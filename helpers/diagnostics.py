@@ -7,7 +7,6 @@ axis before it; NaN means missing and spreads.
 import difflib
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -235,7 +234,7 @@ def read_cue_labels(path):
 
     DataError names a row that lacks a field or holds an unknown label.
     """
-    rows = read_jsonl(path) if Path(path).exists() else []
+    rows = read_jsonl(path, missing_ok=True)
     for number, row in enumerate(rows, start=1):
         if not {"trajectory_id", "step"} <= set(row) or row.get("label") not in CUE_LABELS:
             raise DataError(f"{path}, line {number}: needs trajectory_id, step and a label of {', '.join(CUE_LABELS)}.")

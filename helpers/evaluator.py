@@ -26,7 +26,7 @@ from helpers import embedded
 from helpers.budget import Budget, BudgetSpent
 from helpers.labels import ANOTHER_MODEL
 from helpers.plan import CELL, cell_messages, in_order, request_body, request_parts
-from helpers.stacks import StackError, without_key
+from helpers.stacks import StackError, short, without_key
 
 ATTEMPTS = 6
 OUTAGE_S = 300.0  # how long an endpoint may be out of reach before a run gives up
@@ -35,7 +35,6 @@ GRACE_S = 30.0  # how long a stopping run waits for answers that are paid for
 MOST_SPOILED = 0.2
 FIRST_LOOK = 20  # settled cells before the spoiled share is looked at
 TRANSIENT = (408, 409, 425, 429)
-SHOWN = 200  # characters of an answer that an error may show
 BEARER = {"security": {"bearer_auth": True}}
 
 
@@ -181,8 +180,7 @@ async def client_for(stack, *, slots=1, timeout_s=None):
 
 def shown(text, key=None):
     """At most 200 characters of an endpoint's text, escaped and without the key."""
-    text = " ".join(without_key(str(text), key).split())
-    return html.escape(text[:SHOWN])
+    return html.escape(short(text, key))
 
 
 def retry_after(response):

@@ -12,10 +12,11 @@ from tqdm import tqdm
 from helpers import embedded
 from helpers.debugging import NotAnswered, Remembered
 from helpers.evaluator import client_for
-from helpers.stacks import without_key
-from helpers.tasks import append_jsonl, held, read_jsonl
+from helpers.stacks import short, without_key
+from helpers.tasks import append_jsonl, read_jsonl, turn
 from helpers.views import ENDPOINTS, RETRIES, freeze_views, view_id, wanted_views
 from helpers.workflow import Workflow, freeze
+
 
 class NotReached(Exception):
     """The actor's model cannot be used: a wrong key, no network, an endpoint that stays down."""
@@ -42,8 +43,7 @@ async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded",
     missing = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in study.views]
     if acquire == "recorded" or not missing:
         return study
-    async with held_aside(path):
-        study = with_views(study, frozen_by_now(path))
+    async with my_turn(study, path) as study:
         missing = [w for w in missing if view_id(w[0].trajectory_id, w[1], w[2]) not in study.views]
         if not missing:
             return study
@@ -58,16 +58,11 @@ async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded",
 
 
 @contextlib.asynccontextmanager
-async def held_aside(path):
-    """The lock of a file that several runs append to, waited for in a thread so that the event loop stays free."""
-    with contextlib.ExitStack() as lock:
-        await asyncio.to_thread(lock.enter_context, held(path))
-        yield
-
-
-def frozen_by_now(path):
-    """Rows of a views file, read again after another run may have added to it."""
-    return read_jsonl(path) if Path(path).exists() else []
+async def my_turn(study, path):
+    """One run at a time adds to a views file; the block gets the study with what the others have added by then."""
+    path = Path(path)
+    async with turn(path.with_name(f".{path.name}.lock"), f"another run is adding to {path.name}; waiting for it."):
+        yield with_views(study, read_jsonl(path, missing_ok=True))
 
 
 def with_views(study, rows):
@@ -99,15 +94,14 @@ def choose_donors(study):
     return donors
 
 
-def obtain_donors(study, path, *, acquire="recorded"):
+async def obtain_donors(study, path, *, acquire="recorded"):
     """The study with a donor view for both ends of the retrieve step; chosen once, then frozen.
 
     ``recorded`` leaves the study as it is. A donor that is frozen stays, also when a nearer one appears later.
     """
     if acquire == "recorded":
         return study
-    with held(path):
-        study = with_views(study, frozen_by_now(path))
+    async with my_turn(study, path) as study:
         rows = []
         for name, donor in choose_donors(study).items():
             for state in ENDPOINTS:
@@ -138,8 +132,8 @@ def answering(stack, client):
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             raise RuntimeError(type(error).__name__) from None
         except openai.OpenAIError as error:
-            said = " ".join(without_key(str(error), client.api_key).split())[:200]
-            raise NotReached(f"{stack.name}: {type(error).__name__}: {said} Run again; what was frozen is kept.") from None
+            said = f"{type(error).__name__}: {short(error, client.api_key)}"
+            raise NotReached(f"{stack.name}: {said} Run again; what was frozen is kept.") from None
         usage = {"seconds": round(time.monotonic() - start, 3)}
         if found.usage:
             usage |= {"prompt_tokens": found.usage.prompt_tokens, "completion_tokens": found.usage.completion_tokens}

@@ -159,6 +159,29 @@ def holders(values, trajectory_ids):
     return len(np.unique(np.asarray(trajectory_ids).astype(str)[~np.isnan(values).all(axis=1)]))
 
 
+def means_by(draws, values, trajectory_ids, groups, order, *, level=0.95, method="percentile"):
+    """Means of each quantity within groups of observations, over the shared draws.
+
+    Parameters
+    ----------
+    draws : TrajectoryDraws
+    values : (n, quantities) DataFrame; NaN is missing
+    groups : (n,) array, the group of each observation
+    order : list of (group, its name) in the order of the rows
+
+    Returns
+    -------
+    DataFrame, one row a group and quantity: group, quantity, n (observations), mean, low, high
+    """
+    rows = []
+    for group, name in order:
+        part = np.where((groups == group)[:, None], values, np.nan)
+        point, replicates = draws.means(part, trajectory_ids)
+        low, high = interval(replicates, level, method=method, n=holders(part, trajectory_ids))
+        rows += [(name, quantity, int((groups == group).sum()), point[i], low[i], high[i]) for i, quantity in enumerate(values.columns)]
+    return pd.DataFrame(rows, columns=["group", "quantity", "n", "mean", "low", "high"])
+
+
 def leave_one_out(values, trajectory_ids):
     """Mean without each trajectory in turn: array over trajectories that hold a value, in sorted order."""
     values = np.asarray(values, float)

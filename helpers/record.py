@@ -49,10 +49,11 @@ class Section:
     order: str | None = None
 
 
-def recording_order(stack, second, warm=None):
+def recording_order(stack, second, warm=None, interleaved="prefix-groups"):
     """Sections in the order in which they are recorded, so that a partial recording is useful.
 
     ``warm`` is the evaluator at another sampling temperature, for the check of section 1; None leaves it out.
+    ``interleaved`` is the order of the sections whose waves must not line up with time.
     """
     short, long = ("generated-128",), ("ungrounded-512", "source-only-512")
     check = Section("01_temperature", lambda ids: sections.temperature_check(ids, warm), short, first=2)
@@ -61,11 +62,11 @@ def recording_order(stack, second, warm=None):
         Section("06_source_only", lambda ids: sections.source_only(ids, stack), long),
         Section("05_bridge", lambda ids: sections.bridge(ids, stack, second), short),
         Section("05_bridge_wave_2", lambda ids: sections.bridge(ids, stack, second, waves=(1,)), short, first=6,
-                order="prefix-groups"),
+                order=interleaved),
         Section("03_retrieval_face", lambda ids: sections.retrieval_face(ids, stack), short),
         Section("01_global_replay", lambda ids: sections.global_replay(ids, stack), short, sections.ALL_STATES),
         *([check] if warm else []),
-        Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 6, "prefix-groups"),
+        Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 6, interleaved),
         Section("A1_controls", lambda ids: sections.controls(ids, stack), (*short, "donor"), first=12),
         Section("07_step_diagnostics", lambda ids: sections.step_diagnostics(ids, stack), ("rationale-128",),
                 sections.ALL_STATES),
@@ -94,14 +95,13 @@ class Setting:
     def chosen(self, names):
         """The sections to record, all of them when no name is given.
 
-        Only the embedded evaluator, which takes hours, records some sections for the first trajectories alone; and only
-        for it prompts that share a prefix are kept together. An API is asked as the notebooks ask it.
+        Only the embedded evaluator, which takes hours, records some sections for the first trajectories alone.
         """
         stack, second = self.common["STACK"], self.common["SECOND_STACK"]
         same = (n for n, s in self.stacks.items() if n != stack and s.identity == self.stacks[stack].identity)
-        every = recording_order(stack, second, next(same, None))
+        every = recording_order(stack, second, next(same, None), self.stacks[stack].interleaved)
         if self.stacks[stack].kind != "embedded":
-            every = [replace(s, first=None, order="hash" if s.name == "02_retry" else None) for s in every]
+            every = [replace(s, first=None) for s in every]
         if not names:
             return every
         unknown = set(names) - {s.name for s in every}
@@ -331,7 +331,7 @@ async def obtain_views_of(section, study, setting, generator, progress):
     path = ROOT / setting.common["VIEWS"]
     done = await obtain_views(part, kinds, section.states, path, generator, acquire="missing", progress=progress)
     if "donor" in section.kinds:
-        done = obtain_donors(done, path, acquire="missing")
+        done = await obtain_donors(done, path, acquire="missing")
     return replace(study, views=study.views | done.views)
 
 

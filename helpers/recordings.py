@@ -8,9 +8,7 @@ compressed Parquet file per stack. A reader sees both. Failures are never stored
 """
 
 import argparse
-import asyncio
 import contextlib
-import fcntl
 import json
 import sqlite3
 import sys
@@ -26,7 +24,7 @@ import pyarrow.parquet as pq
 from helpers import sections
 from helpers.plan import CELL, add_keys, load_study, request_parts
 from helpers.stacks import STACKS, StackError, load_stacks
-from helpers.tasks import DataError
+from helpers.tasks import DataError, turn
 
 SCHEMA = pa.schema(
     [
@@ -71,17 +69,7 @@ LATER = {"slice": "full"}
 # so this sequence can only be the row's own field.
 UNREAD = '(instr(row, \'"unread": "\') > 0)'
 WAITING = "another run is asking {}; waiting for it, then only what is still missing is asked."
-LOOK_AGAIN_S = 0.2
 PARTS = ("state_hash", "view_hash", "task_hash", "settings", "identity", "wave")
-
-
-def _taken(lock):
-    """Try to take an advisory lock; it goes back when the file is closed or the process ends."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def as_table(rows):
@@ -227,28 +215,9 @@ class Recordings:
         with self._open() as database:
             return dict(database.execute("SELECT key, reason FROM failures"))
 
-    @contextlib.contextmanager
-    def _lock_file(self):
-        try:
-            self.journal.parent.mkdir(parents=True, exist_ok=True)
-            lock = open(self.journal.with_suffix(".lock"), "w")  # noqa: SIM115 - closed below
-        except OSError as error:
-            raise DataError(f"{self.journal.parent}: cannot be written ({error.strerror}); make it writable.") from None
-        with lock:
-            yield lock
-
-    @contextlib.asynccontextmanager
-    async def my_turn(self, say=print):
-        """One run at a time asks a stack, so that two runs never pay for the same question.
-
-        Waiting leaves the event loop free, for another run in it may hold the turn.
-        """
-        with self._lock_file() as lock:
-            if not _taken(lock):
-                say(WAITING.format(self.stack))
-                while not _taken(lock):
-                    await asyncio.sleep(LOOK_AGAIN_S)
-            yield
+    def my_turn(self, say=print):
+        """One run at a time asks a stack, so that two runs never pay for the same question; see :func:`tasks.turn`."""
+        return turn(self.journal.with_suffix(".lock"), WAITING.format(self.stack), say)
 
     def export(self):
         """Write everything recorded to the Parquet file: sorted by key, same content, same bytes."""

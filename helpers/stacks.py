@@ -8,6 +8,7 @@ import yaml
 
 NEEDED = {"embedded": ("file", "sha256"), "api": ("base_url", "key_variable")}
 ORDERS = ("prefix", "hash")
+SHOWN = 200  # characters of a text from elsewhere that an error may show
 STACKS = Path(__file__).resolve().parent.parent / "params" / "stacks.yml"
 
 
@@ -55,6 +56,11 @@ class Stack:
     def tau(self):
         """Factor of Equation 8: the sampling temperature where log-probabilities are scaled by it, else 1."""
         return self.sampling["temperature"] if self.logprobs_scaled_by_temperature else 1.0
+
+    @property
+    def interleaved(self):
+        """Order of asking where waves must not line up with time: groups that share a prefix, or single requests."""
+        return "prefix-groups" if self.order == "prefix" else "hash"
 
 
 def load_stacks(path=STACKS):
@@ -110,3 +116,8 @@ def without_key(text, key):
     for form in (key, json.dumps(key)[1:-1]) if key else ():
         text = text.replace(form, "[key]")
     return text
+
+
+def short(text, key=None):
+    """At most 200 characters of a text from elsewhere, on one line and without the key."""
+    return " ".join(without_key(str(text), key).split())[:SHOWN]

@@ -4,7 +4,6 @@ Hand labels (``data/support_labels.jsonl``) hold, for views drawn by hash, the c
 view's support field supports: ``{"trajectory_id", "state", "kind", "supported": ["CANDIDATE_01", …]}``.
 """
 
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -50,9 +49,7 @@ def before_claims(study, kinds, state):
 
 def read_labels(path):
     """Hand labels of support fields; an empty list where no file is there, DataError for a broken row."""
-    if not Path(path).exists():
-        return []
-    rows = read_jsonl(path)
+    rows = read_jsonl(path, missing_ok=True)
     allowed = {alias(i) for i in range(K)}
     for number, row in enumerate(rows, start=1):
         if not {"trajectory_id", "state", "kind", "supported"} <= set(row) or not set(row["supported"]) <= allowed:

@@ -4,6 +4,7 @@ A task is one question with three concrete candidates and one ``none-of-the-abov
 whose text says that the evidence is insufficient. The library is what the actor may retrieve.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 FAMILIES = ("intervention", "risk", "mechanism", "diagnostic", "insufficient-evidence")
 FALLBACK = "none-of-the-above"
 K = 4
+LOOK_AGAIN_S = 0.2  # between two looks at a lock that another run holds
 
 _LEAKS = re.compile(
     r"\b(correct answer|right answer|answer key|gold (?:label|answer)|expert label|reviewed target"
@@ -40,9 +42,14 @@ def _encodable(row):
     return True
 
 
-def read_jsonl(path):
-    """Rows of a JSON Lines file as a list of dicts; DataError names the broken line."""
+def read_jsonl(path, *, missing_ok=False):
+    """Rows of a JSON Lines file as a list of dicts; DataError names the broken line.
+
+    A file that is not there is an error too, or holds no rows where it ``missing_ok``.
+    """
     path = Path(path)
+    if missing_ok and not path.exists():
+        return []
     if not path.exists():
         raise DataError(f"{path}: no such file. Check the path in params/, or restore it from the repository.")
     try:
@@ -101,13 +108,32 @@ def _leaks(question, texts, target):
     return leaks
 
 
-@contextlib.contextmanager
-def held(path):
-    """Hold the lock of a file that several runs append to; waits until another run has let go of it."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as lock:  # goes back when closed, or when the process ends
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def _taken(lock):
+    """Try to take an advisory lock; it goes back when the file is closed or the process ends."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.asynccontextmanager
+async def turn(lock, waiting, say=print):
+    """Hold a lock file while the block runs, so that one run at a time writes; ``waiting`` is said when another does.
+
+    Waiting leaves the event loop free, for another run in it may hold the turn.
+    """
+    lock = Path(lock)
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("w")  # closed below
+    except OSError as error:
+        raise DataError(f"{lock.parent}: cannot be written ({error.strerror}); make it writable.") from None
+    with file:
+        if not _taken(file):
+            say(waiting)
+            while not _taken(file):
+                await asyncio.sleep(LOOK_AGAIN_S)
         yield
 
 

@@ -10,7 +10,7 @@ import openai
 
 from helpers.projection import projected_states, state_slice
 from helpers.prompts import alias, generator_messages, two_pass_generator_messages
-from helpers.stacks import StackError, without_key
+from helpers.stacks import StackError, short, without_key
 from helpers.tasks import DataError, append_jsonl, read_jsonl
 from helpers.traces import RETRIEVE
 
@@ -99,7 +99,7 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4):
     StackError when the generator fails: nothing new is asked then, and what is under way is still written.
     """
     path = Path(path)
-    rows = read_jsonl(path) if path.exists() else []
+    rows = read_jsonl(path, missing_ok=True)
     done = {view_id(r["trajectory_id"], r["state"], r["kind"]) for r in rows}
     todo = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in done]
     gate, stop = asyncio.Semaphore(at_once), asyncio.Event()
@@ -147,7 +147,7 @@ async def generated_view(trajectory, state, kind, task, stack, client):
             model=stack.model, messages=messages, temperature=0, max_tokens=rule["max_tokens"]
         )
     except openai.OpenAIError as error:
-        said = " ".join(without_key(str(error), client.api_key).split())[:200]
+        said = short(error, client.api_key)
         raise StackError(f"{where}: {type(error).__name__}: {said} Run again; what was written is kept.") from None
     choice = answer.choices[0] if answer.choices else None
     if not choice or not choice.message.content:

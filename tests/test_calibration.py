@@ -71,7 +71,8 @@ def test_bins_of_equal_mass_hold_equally_many_and_keep_ties_together():
 
 def test_a_good_average_can_hide_a_bad_group():
     frame = pd.DataFrame({"step": ["search"] * 10 + ["read"] * 10, "confidence": 0.7, "outcome": [1] * 4 + [0] * 6 + [1] * 10})
-    found = c.conditional(frame, "step")
+    found = c.conditional(frame.assign(sure=frame["step"] == "read"), "step", shares=["sure"])
+    assert found["sure"].tolist() == [1.0, 0.0, 0.5]
     assert found.loc["all", "ece"] == pytest.approx(0) and found.loc["search", "ece"] == pytest.approx(0.3)
     assert list(found.index) == ["read", "search", "all"] and found["n"].tolist() == [10, 10, 20]
 

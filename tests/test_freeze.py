@@ -48,19 +48,19 @@ def test_a_donor_does_not_depend_on_how_many_trajectories_are_looked_at(study):
 def test_donors_are_frozen_once_and_stay_when_a_nearer_one_appears(study, tmp_path):
     path = tmp_path / "views.jsonl"
     path.touch()
-    first = obtain_donors(study, path, acquire="missing")
+    first = asyncio.run(obtain_donors(study, path, acquire="missing"))
     names = list(study.trajectories)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(rows) == 2 * len(choose_donors(study))
     nearer = {view_id(names[10], s, "generated-128"): "word " * 11 for s in ENDPOINTS}
-    later = obtain_donors(replace(first, views=first.views | nearer), path, acquire="missing")
+    later = asyncio.run(obtain_donors(replace(first, views=first.views | nearer), path, acquire="missing"))
     assert choose_donors(later)[names[0]] == names[10]
     kept = {r["trajectory_id"]: r["donor"] for r in map(json.loads, path.read_text().splitlines())}
     assert kept[names[0]] == names[5] and kept[names[10]] == names[0]
 
 
 def test_a_recorded_run_writes_nothing(study, tmp_path):
-    assert obtain_donors(study, tmp_path / "views.jsonl") is study
+    assert asyncio.run(obtain_donors(study, tmp_path / "views.jsonl")) is study
     assert not (tmp_path / "views.jsonl").exists()
 
 

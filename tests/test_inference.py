@@ -19,6 +19,7 @@ from helpers.inference import (
     holders,
     interval,
     leave_one_out,
+    means_by,
 )
 
 # A lopsided split: 1, 7, 2, 13 and 3 observations a trajectory, two quantities, three values missing.
@@ -340,3 +341,14 @@ def test_unknown_methods_and_missing_numbers_of_trajectories_are_refused():
 def test_trajectories_that_hold_a_value_are_counted_once():
     values = np.array([[np.nan, 1.0], [np.nan, np.nan], [2.0, 3.0], [4.0, np.nan]])
     assert holders(values, ["a", "b", "c", "c"]) == 2 and holders(values[:, 0], ["a", "b", "c", "c"]) == 1
+
+
+def test_means_within_groups_are_those_of_the_groups_own_observations():
+    draws, groups = TrajectoryDraws(IDS, 300, SEED), np.arange(len(IDS)) % 2
+    table = means_by(draws, pd.DataFrame(VALUES, columns=["a", "b"]), IDS, groups, [(1, "odd"), (0, "even")], method="t")
+    assert table["group"].tolist() == ["odd", "odd", "even", "even"] and table["quantity"].tolist() == ["a", "b"] * 2
+    assert table["n"].tolist() == [(groups == 1).sum()] * 2 + [(groups == 0).sum()] * 2
+    np.testing.assert_allclose(table["mean"], [*np.nanmean(VALUES[groups == 1], axis=0), *np.nanmean(VALUES[groups == 0], axis=0)])
+    alone = draws.means(VALUES[groups == 1], IDS[groups == 1])
+    low, high = interval(alone[1], method="t", n=holders(VALUES[groups == 1], IDS[groups == 1]))
+    np.testing.assert_allclose(table[["low", "high"]].to_numpy()[:2].T, [low, high])

@@ -113,7 +113,7 @@ def test_the_plan_of_the_shipped_study_has_prices_and_their_source(capsys):
 
 
 def test_an_api_is_planned_as_the_notebooks_ask_it(setting):
-    embedded = replace(loopback_stack("http://127.0.0.1:9/v1"), kind="embedded")
+    embedded = replace(loopback_stack("http://127.0.0.1:9/v1"), kind="embedded", order="prefix")
     common = {**setting.common, "STACK": "loopback", "SECOND_STACK": "loopback"}
     recorded = {s.name: s for s in Setting(common, {"loopback": embedded}).chosen([])}
     asked = {s.name: s for s in Setting(common, setting.stacks).chosen([])}
