@@ -10,6 +10,8 @@ import asyncio
 import json
 import sys
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from os.path import commonprefix
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,14 +25,14 @@ from helpers.budget import Budget
 from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells
 from helpers.freeze import obtain_donors, obtain_views
 from helpers.params import PARAMS, ROOT, ParameterError, profiles, read_values
-from helpers.plan import CELL, add_keys, cell_messages, load_study, short_hash
+from helpers.plan import CELL, add_keys, cell_messages, in_order, load_study, short_hash
 from helpers.probe import CALLS as PROBE_CALLS
 from helpers.probe import refusal, saved_probe
 from helpers.recordings import Recordings
 from helpers.reducers import endpoint_margins, read_cells
 from helpers.stacks import StackError, load_stacks
 from helpers.tasks import DataError
-from helpers.views import ENDPOINTS, GENERATED
+from helpers.views import ENDPOINTS, GENERATED, view_id, view_messages, wanted_views
 
 CHARACTERS_PER_TOKEN = 4.0  # until a stack's own recordings say better
 MEASURED_CELLS = 400  # recorded prompts that are measured at most
@@ -66,7 +68,7 @@ def recording_order(stack, second, warm=None, interleaved="prefix-groups"):
         Section("03_retrieval_face", lambda ids: sections.retrieval_face(ids, stack), short),
         Section("01_global_replay", lambda ids: sections.global_replay(ids, stack), short, sections.ALL_STATES),
         *([check] if warm else []),
-        Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 6, interleaved),
+        Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 12, interleaved),
         Section("A1_controls", lambda ids: sections.controls(ids, stack), (*short, "donor"), first=12),
         Section("07_step_diagnostics", lambda ids: sections.step_diagnostics(ids, stack), ("rationale-128",),
                 sections.ALL_STATES),
@@ -122,19 +124,13 @@ def section_ids(section, study):
 # -- plan -------------------------------------------------------------------------------------------
 
 
-def trie_share(prompts):
-    """Share of all prompt characters that are left when shared prefixes count once.
+def fresh_share(prompts):
+    """Share of all prompt characters that do not repeat the beginning of the prompt before.
 
-    In sorted order the tree of prefixes grows by what each prompt does not share with the one before.
+    In sorted order that is the size of the tree of prefixes: each branch counts once.
     """
-    ordered = sorted(prompts)
-    total = sum(map(len, ordered))
-    shared = 0
-    for a, b in zip(ordered, ordered[1:], strict=False):
-        limit = min(len(a), len(b))
-        differs = next((i for i in range(limit) if a[i] != b[i]), limit)
-        shared += differs
-    return (total - shared) / total if total else 1.0
+    total = sum(map(len, prompts))
+    return 1 - sum(len(commonprefix(pair)) for pair in pairwise(prompts)) / total if total else 1.0
 
 
 def prompt_text(row, study):
@@ -181,8 +177,11 @@ def forecasts(chosen, study, setting):
         table = setting.store(name).table(["key", "prompt_tokens", "cached_tokens", "seconds"])
         counting[name] = measured_counting(part.drop_duplicates("key"), study, table)
         speed[name] = measured_speed(table)
-    return [row for section, plan in zip(chosen, plans, strict=True)
-            for row in forecast(section, plan, study, setting, counting, speed)]  # fmt: skip
+    generator, counted, rows = setting.stacks[setting.common["STACK"]], set(), []
+    for section, plan in zip(chosen, plans, strict=True):
+        rows += view_forecast(section, study, generator, counting.get(generator.name, Counting()), counted)
+        rows += forecast(section, plan, study, setting, counting, speed)
+    return rows
 
 
 def measured_speed(table):
@@ -216,45 +215,88 @@ def forecast(section, plan, study, setting, counting, speed):
     """
     rows = []
     for name in dict.fromkeys(plan["stack"]):
-        stack, part = setting.stacks[name], plan[plan["stack"] == name]
+        stack, part = setting.stacks[name], plan[plan["stack"] == name].drop_duplicates(list(CELL))
+        part = part[part["key"].isna() | ~part["key"].duplicated()]  # one question may stand for several cells
         recorded = part["key"].isin(setting.store(name).keys())
-        todo = part[~recorded].drop_duplicates(list(CELL))
-        tokens, fresh, note = prompt_tokens(todo, study, counting[name])
+        todo = part[~recorded]
+        grouped = stack.kind == "embedded" and section.order == "prefix-groups"
+        tokens, fresh, note = prompt_tokens(todo, study, counting[name], grouped=grouped)
         seconds = expected_seconds(stack, len(todo), tokens, fresh, speed[name])
         rows.append(
             {
-                "section": section.name, "stack": name, "planned": part["key"].nunique(),
-                "recorded": part.loc[recorded, "key"].nunique(), "to ask": len(todo),
-                "views to generate": _views_missing(section, study) if part["key"].isna().any() else 0,
+                "section": section.name, "stack": name, "planned": len(part), "recorded": int(recorded.sum()), "to ask": len(todo),
                 "prompt tokens": round(tokens), "counted": note, "of them new to the cache": round(fresh),
-                **prices(tokens, fresh, len(todo), stack), "minutes": round(seconds / 60, 1),
+                **prices(tokens, fresh, len(todo) * stack.sampling["max_tokens"], stack), "minutes": round(seconds / 60, 1),
                 "speed": "measured" if stack.kind == "embedded" and speed[name] else "declared",
             }
         )  # fmt: skip
     return rows
 
 
-def prompt_tokens(todo, study, counting):
-    """Prompt tokens of cells, those of them that no cached prefix covers, and how they were counted."""
-    prompts = [p for row in todo.itertuples(index=False) if (p := prompt_text(row, study)) is not None]
+def view_forecast(section, study, stack, counting, counted):
+    """At most one row: the texts that a section's generated views still need, each at the mean length of its kind.
+
+    Parameters
+    ----------
+    stack : Stack, the generator
+    counting : its Counting
+    counted : set of view ids that an earlier section's row holds; this section's are added
+    """
+    trajectories = [study.trajectories[name] for name in section_ids(section, study)]
+    wanted = wanted_views(trajectories, [k for k in section.kinds if k in GENERATED], section.states)
+    wanted = {view_id(t.trajectory_id, state, kind): (t, state, kind) for t, state, kind in wanted}
+    todo = [w for name, w in wanted.items() if name not in study.views and name not in counted]
+    counted |= set(wanted)
+    if not todo:
+        return []
+    prompts = [view_messages(study.task(t.trajectory_id), study.states[t.trajectory_id][state], GENERATED[kind])
+               for t, state, kind in todo]  # fmt: skip
+    tokens = sum(len(m["content"]) for messages in prompts for m in messages) / counting.characters
+    answers = sum(mean_view_tokens(kind, study, counting) for _, _, kind in todo)
+    speed = stack.tokens_per_s
+    return [
+        {
+            "section": f"views of {section.name}", "stack": stack.name, "planned": len(wanted),
+            "recorded": len(set(wanted) & set(study.views)), "to ask": len(todo), "prompt tokens": round(tokens),
+            "counted": f"{counting.note}, and {answers:,.0f} of answers", "of them new to the cache": round(tokens),
+            **prices(tokens, tokens, answers, stack),
+            "minutes": round((tokens / speed["prompt"] + answers / speed["completion"]) / 60, 1), "speed": "declared",
+        }
+    ]  # fmt: skip
+
+
+def mean_view_tokens(kind, study, counting):
+    """Tokens that a view of a kind is expected to have: the mean of the frozen ones, else the most it may have."""
+    lengths = [len(text) for name, text in study.views.items() if name.endswith(f"/{kind}")]
+    return np.mean(lengths) / counting.characters if lengths else GENERATED[kind]["max_tokens"]
+
+
+def prompt_tokens(todo, study, counting, *, grouped=False):
+    """Prompt tokens of cells, those of them that no cached prefix covers, and how they were counted.
+
+    ``grouped``: they are asked in interleaved groups to a server that keeps the last prompt alone.
+    """
     if not len(todo):
         return 0, 0, ""
+    if grouped:
+        todo = todo.iloc[in_order(todo, study, "prefix-groups")]
+    prompts = [p for row in todo.itertuples(index=False) if (p := prompt_text(row, study)) is not None]
     if not prompts:
         tokens, share = len(todo) * UNSEEN_TOKENS, UNSEEN_SHARE
         note = f"estimated, {UNSEEN_TOKENS} a prompt, no view yet"
     else:
         tokens = len(todo) * sum(map(len, prompts)) / len(prompts) / counting.characters
-        share, note = trie_share(prompts), counting.note
+        share, note = fresh_share(prompts if grouped else sorted(prompts)), counting.note
         note += f", {len(todo) - len(prompts)} without their view at the mean" if len(prompts) < len(todo) else ""
     return tokens, tokens * share, note
 
 
-def prices(tokens, fresh, calls, stack):
+def prices(tokens, fresh, generated, stack):
     """Money at list price, with cached input, and by the batch service, each in the price's currency.
 
-    The one generated token of a call is priced at the list price throughout: the file holds no batch price of output.
+    Generated tokens are priced at the list price throughout: the file holds no batch price of output.
     """
-    price, answers = stack.price, calls * stack.sampling["max_tokens"] * stack.price["output"]
+    price, answers = stack.price, generated * stack.price["output"]
     return {
         "list": round((tokens * price["input"] + answers) / 1e6, 2),
         "cached input": round((fresh * price["input"] + (tokens - fresh) * price["cached_input"] + answers) / 1e6, 2),
@@ -289,15 +331,10 @@ def print_plan(rows, setting):
     print(f"\nin all: {frame['to ask'].sum():,} calls, about {frame['minutes'].sum():.0f} minutes, {'; '.join(money)}.")
     print(f"Estimated prompt tokens are counted at {CHARACTERS_PER_TOKEN:g} characters each; measured ones by what "
           "recorded prompts of the stack took.")  # fmt: skip
+    if "07_step_diagnostics" in set(frame["section"]):
+        print("Not counted: the component audit of 07_step_diagnostics, which chooses its transitions by what is recorded "
+              "first; that notebook asks for it itself with ACQUIRE=missing.")  # fmt: skip
     print("\n".join(stack_notes(list(dict.fromkeys(frame["stack"])), setting)))
-
-
-def _views_missing(section, study):
-    kinds = [k for k in section.kinds if k in GENERATED]
-    return sum(
-        study.view(name, state, kind) is None
-        for name in section_ids(section, study) for state in section.states for kind in kinds
-    )  # fmt: skip
 
 
 # -- run --------------------------------------------------------------------------------------------

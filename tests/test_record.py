@@ -15,13 +15,14 @@ from helpers.record import (
     Setting,
     expected_seconds,
     forecasts,
+    fresh_share,
     measured_counting,
     measured_speed,
     prices,
     prompt_text,
-    trie_share,
 )
-from helpers.sections import global_replay
+from helpers.sections import global_replay, retrieval_face, retry
+from helpers.views import ENDPOINTS, GENERATED, view_messages
 from tests.conftest import joint_and_binary, loopback_stack, obtained, tiny_plan
 
 SECTION = Section("01_global_replay", lambda ids: global_replay(ids, "loopback"))
@@ -30,13 +31,34 @@ SECTION = Section("01_global_replay", lambda ids: global_replay(ids, "loopback")
 @pytest.fixture
 def setting(tmp_path):
     """A profile whose recordings lie in a scratch folder and whose evaluator answers nowhere."""
-    return Setting({"RECORDINGS": str(tmp_path)}, {"loopback": loopback_stack("http://127.0.0.1:9/v1")})
+    return Setting({"RECORDINGS": str(tmp_path), "STACK": "loopback"}, {"loopback": loopback_stack("http://127.0.0.1:9/v1")})
 
 
 def test_shared_prefixes_count_once():
-    # in order: ab, abcd, abx -> 2 + 2 + 1 of 9 characters
-    assert trie_share(["abx", "ab", "abcd"]) == pytest.approx(5 / 9)
-    assert trie_share([]) == 1.0
+    assert fresh_share(["ab", "abcd", "abx"]) == pytest.approx(5 / 9)
+    assert fresh_share(["abcd", "xy", "xyz"]) == pytest.approx((4 + 2 + 1) / 9)
+    assert fresh_share([]) == 1.0
+
+
+def test_waves_that_are_interleaved_cost_each_its_own_prompts(study, setting):
+    near = replace(setting.stacks["loopback"], kind="embedded", order="prefix")
+    apart = Setting(setting.common, {"loopback": near})
+    waves = Section("02_retry", lambda ids: retry(ids, "loopback"), order="prefix-groups")
+    (mixed,), (sorted_,) = forecasts([waves], study, apart), forecasts([replace(waves, order=None)], study, apart)
+    assert mixed["prompt tokens"] == sorted_["prompt tokens"]
+    assert mixed["of them new to the cache"] > 1.9 * sorted_["of them new to the cache"]
+
+
+def test_planned_is_recorded_and_to_ask_also_where_views_are_missing_or_alike(study, setting):
+    first = {name: text for name, text in study.views.items() if "/0/" in name}
+    (row,) = forecasts([SECTION], replace(study, views=first), setting)
+    assert (row["planned"], row["recorded"], row["to ask"]) == (192, 0, 192)
+    face = replace(SECTION, plan=lambda ids: retrieval_face(ids, "loopback"))
+    assert [row["planned"] for row in forecasts([face], study, setting)] == [48]
+    before, after = (f"{next(iter(study.trajectories))}/{state}/generated-128" for state in ENDPOINTS)
+    alike = replace(study, views=study.views | {after: study.views[before]})  # two of its four cells are the other two
+    (row,) = forecasts([face], alike, setting)
+    assert row["planned"] == row["to ask"] == 48 - 2 * 4
 
 
 def test_prices_at_list_with_cached_input_and_by_batch():
@@ -79,6 +101,22 @@ def test_cells_without_a_view_are_said_to_be_taken_at_the_mean(study, setting):
     assert row["counted"] == f"estimated, {96 - 3 * 4} without their view at the mean" and row["to ask"] == 192
 
 
+def test_views_that_are_missing_have_a_row_of_their_own_and_count_once(study, setting):
+    short = replace(SECTION, kinds=("generated-128",), states=(3, 4))
+    every = replace(short, name="later", states=range(12))
+    names = [f"{t}/{k}/generated-128" for t in study.trajectories for k in range(12)]
+    some = replace(study, views={name: "x" * 40 for name in names[:2]})  # states 0 and 1 of the first trajectory
+    rows = {r["section"]: r for r in forecasts([short, every], some, setting)}
+    first, later = rows["views of 01_global_replay"], rows["views of later"]
+    assert (first["planned"], first["recorded"], first["to ask"]) == (4, 0, 4)
+    assert (later["planned"], later["recorded"], later["to ask"]) == (24, 2, 24 - 2 - 4)
+    assert "and 180 of answers" in later["counted"]  # 18 texts of the ten tokens that the frozen ones have
+    prompts = [view_messages(some.task(t), some.states[t][k], GENERATED["generated-128"])[0]["content"]
+               for t in some.trajectories for k in (3, 4)]  # fmt: skip
+    assert first["prompt tokens"] == round(sum(map(len, prompts)) / 4)
+    assert "views of 01_global_replay" not in {r["section"] for r in forecasts([short], study, setting)}
+
+
 def test_measured_cells_are_spread_over_the_plan(study):
     plan = tiny_plan(study).assign(key=[f"k{i:02d}" for i in range(16)])
     lengths = [len(prompt_text(r, study)) for r in plan.itertuples(index=False)]
@@ -117,7 +155,7 @@ def test_an_api_is_planned_as_the_notebooks_ask_it(setting):
     common = {**setting.common, "STACK": "loopback", "SECOND_STACK": "loopback"}
     recorded = {s.name: s for s in Setting(common, {"loopback": embedded}).chosen([])}
     asked = {s.name: s for s in Setting(common, setting.stacks).chosen([])}
-    assert recorded["02_retry"].first == 6 and recorded["02_retry"].order == "prefix-groups"
+    assert recorded["02_retry"].first == 12 and recorded["02_retry"].order == "prefix-groups"
     assert {s.first for s in asked.values()} == {None} and asked["02_retry"].order == "hash"
 
 
