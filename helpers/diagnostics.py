@@ -46,9 +46,10 @@ def entropy_movement(before, after):
 def surprise(before, after, epsilon=EPSILON):
     """Kullback-Leibler divergence of the after belief from the before belief, in nats (Equation 4).
 
-    Beliefs (..., B, K) are averaged over layouts, then smoothed to (p + epsilon) / (1 + K epsilon).
+    Beliefs (..., B, K) are averaged over layouts, then mixed with the uniform belief, (1 - epsilon) p + epsilon / K:
+    the paper does not print its smoothing, and its largest surprise is above what adding epsilon to each p can give.
     """
-    p, q = ((b.mean(axis=-2) + epsilon) / (1 + epsilon * b.shape[-1]) for b in (np.asarray(after), np.asarray(before)))
+    p, q = ((1 - epsilon) * b.mean(axis=-2) + epsilon / b.shape[-1] for b in map(np.asarray, (after, before)))
     return rel_entr(p, q).sum(axis=-1)
 
 
@@ -169,8 +170,9 @@ def step_table(ends, energies, study, scale=1.0):
     -------
     DataFrame indexed by (trajectory_id, step), in nats: ``gain_b1``, ``gain_b4`` (Equation 3, strongest
     competitor; the fixed layout, and the mean over layouts), ``rest_b4`` (the same against all others together),
-    ``before``, ``after`` (margins of the fixed layout), ``entropy`` (fixed layout), ``surprise``, ``damage``,
-    ``repair``; and ``top_before``, ``top_after``, the largest belief of the fixed layout.
+    ``before``, ``after`` (margins of the fixed layout), ``entropy``, ``surprise`` (fixed layout), ``entropy_b4``,
+    ``surprise_b4`` (all layouts), ``damage``, ``repair``; and ``top_before``, ``top_after``, the largest belief of
+    the fixed layout.
     """
     names, states = ends["trajectory_id"].unique(), np.sort(ends["state"].unique())
     place = pd.Series(np.arange(len(ends)), index=pd.MultiIndex.from_frame(ends[["trajectory_id", "state"]]))
@@ -196,6 +198,8 @@ def step_table(ends, energies, study, scale=1.0):
         "after": near[1][:, 0],
         "entropy": entropy_movement(p[:, :1], q[:, :1]),
         "surprise": surprise(p[:, :1], q[:, :1]),
+        "entropy_b4": entropy_movement(p, q),
+        "surprise_b4": surprise(p, q),
         "damage": damage,
         "repair": repair,
         "top_before": p[:, 0].max(axis=-1),

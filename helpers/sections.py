@@ -67,19 +67,19 @@ def controls(ids, stack, waves=(0,)):
 
 
 def step_diagnostics(ids, stack):
-    """First version, §4: every state, scored directly and with a 128-token rationale."""
-    return make_plan(ids, ALL_STATES, [direct(stack), two_pass("rationale-128", stack)])
+    """First version, §4: every state, scored with the rationale pass disabled and with a 128-token rationale."""
+    return make_plan(ids, ALL_STATES, [two_pass("empty", stack), two_pass("rationale-128", stack)])
 
 
 def component_channels(stack):
     """First version, Table 2: the channels that differ from direct scoring in one component, by their published name."""
     return {
-        "full_direct": direct(stack),
+        "full_direct": two_pass("empty", stack),
         "full_gen128": two_pass("rationale-128", stack),
         "full_gen512": two_pass("rationale-512", stack),
         "full_extractive": two_pass("quote", stack),
         "full_candidate_only": two_pass("candidates", stack),
-        "evidence_direct": direct(stack, slice="evidence"),
+        "evidence_direct": two_pass("empty", stack, slice="evidence"),
         "evidence_gen128": two_pass("evidence-rationale-128", stack, slice="evidence"),
     }
 

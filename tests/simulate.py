@@ -52,12 +52,13 @@ LAYOUT_BIAS = (0.9, 0.3, -0.2, -0.6)  # preference for each label, nats
 
 def planted_gain(channel, step, artifact):
     """Mean gain of a channel at a step (1 … 11), before trajectory and transition effects, in nats."""
-    view = "direct" if channel.template == "direct" else channel.view
+    unaided = channel.template == "direct" or (channel.template, channel.view) == ("two-pass", "empty")
+    view = "direct" if unaided else channel.view
     mean = GAIN[view]
     if view == "source-only-512" and not artifact:
         mean = GAIN["ungrounded-512"] + NO_ARTIFACT_SHIFT
     mean += PRIMARY * (channel.authority == "evidence-primary") + STATE_LAST * (channel.source_order == "state-last")
-    mean += EVIDENCE_ONLY * (channel.template == "direct" and channel.slice == "evidence")
+    mean += EVIDENCE_ONLY * (unaided and channel.slice == "evidence")
     share = 1.0 if step == RETRIEVE + 1 else ELSEWHERE
     return share * SCALE[channel.readout, channel.stack] * mean
 

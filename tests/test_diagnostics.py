@@ -54,9 +54,15 @@ def test_entropy_movement_is_positive_where_the_belief_sharpens_and_averages_ove
 @given(st.lists(FINITE, min_size=4, max_size=4), st.lists(FINITE, min_size=4, max_size=4))
 def test_surprise_equals_its_definition_and_is_never_negative(x, y):
     before, after = d.beliefs([[x]]), d.beliefs([[y]])
-    p, q = ([(v + 1e-6) / (1 + 4e-6) for v in b[0, 0]] for b in (after, before))
+    p, q = ([(1 - 1e-6) * v + 0.25e-6 for v in b[0, 0]] for b in (after, before))
     slow = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
     assert d.surprise(before, after)[0] == pytest.approx(slow, abs=1e-9) and d.surprise(before, after)[0] >= -1e-12
+
+
+def test_the_smoothing_leaves_room_for_the_largest_published_surprise():
+    one_hot = np.eye(4)[:2, None]  # a full pivot: nothing can surprise more
+    assert d.surprise(one_hot[:1], one_hot[1:])[0] == pytest.approx(math.log(4e6 - 3), abs=1e-4)
+    assert d.surprise(one_hot[:1], one_hot[1:])[0] > 15.194
 
 
 def test_surprise_averages_layouts_before_it_compares():
@@ -98,6 +104,7 @@ def test_a_step_table_holds_every_diagnostic_of_every_step_and_misses_what_is_mi
     assert (first["before"], first["after"], first["gain_b1"], first["gain_b4"]) == (4, -1, -5, -2.5)
     assert (first["damage"], first["repair"], second["gain_b1"]) == (1, 0, 0)
     assert np.isnan(second["gain_b4"]) and np.isnan(second["rest_b4"]) and first["surprise"] > 0
+    assert np.isnan(second["entropy_b4"]) and np.isnan(second["surprise_b4"]) and 0 < first["surprise_b4"] < first["surprise"]
     rest = [x[g] - np.logaddexp.reduce(np.delete(x, g)) for x in (far, near)]
     assert first["rest_b4"] == pytest.approx((rest[1] - rest[0]) / 2)
     assert first["top_before"] == pytest.approx(np.exp(far[g]) / np.exp(far).sum())

@@ -156,7 +156,7 @@ def test_the_source_only_section_separates_the_planted_cohorts(report):
 def test_the_step_diagnostics_find_the_planted_gains_of_each_component(report):
     study, folder = report
     steps = range(1, len(STEPS) + 1)
-    plain = planted_gains(study, direct("smoke"), steps)
+    plain = planted_gains(study, two_pass("empty", "smoke"), steps)
     found = {n: row(folder, "07_step_diagnostics", f"v1.{n}")["estimate"] for n in ("margin", "margin_b4", "direct", "channel_effect")}
     gains = planted_gains(study, two_pass("rationale-128", "smoke"), steps)
     for name, values in {"margin": gains, "margin_b4": gains, "direct": plain, "channel_effect": gains - plain}.items():
