@@ -28,8 +28,8 @@ def fresh_waves(plan, tables):
     return plan.assign(wave=plan["wave"] + max(recorded, default=-1) + 1)
 
 
-async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="", order=None, budget_calls=None,
-                 budget_money=None, timeout_s=None, progress=True):  # fmt: skip
+async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="", order=None, budget=None,
+                 timeout_s=None, progress=True):  # fmt: skip
     """The keyed plan and an Arrow table of everything recorded for its stacks.
 
     Parameters
@@ -38,10 +38,9 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
     stacks : dict of name to Stack
     folder : path of the recordings
     acquire : "recorded", "missing" or "fresh"
-    budget_calls : int, optional
-        Most calls that this run may make, over all its stacks and with their probes; None is no limit.
-    budget_money : float, optional
-        Most money that it may spend, by the answers' usage and the stacks' prices, in the prices' currency.
+    budget : Budget, optional
+        What this run may spend over all its stacks, with their probes; the views that were written before count too
+        when they had the same budget.
     """
     check_mode(acquire)
     names = list(dict.fromkeys(plan["stack"]))
@@ -50,7 +49,7 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
         plan = fresh_waves(plan, [store.table(["key", "wave"]) for store in stores.values()])
     plan = add_keys(plan, study, stacks)
     if acquire != "recorded":
-        budget = Budget(budget_calls, budget_money)
+        budget = budget or Budget()
         one_currency([stacks[name] for name in names], budget)
         for name in names:
             await ask_missing(
@@ -66,7 +65,7 @@ def one_currency(stacks, budget):
     currencies = sorted({stack.price["currency"] for stack in stacks})
     if budget.money is not None and len(currencies) > 1:
         raise ValueError(
-            f"budget_money is one amount, but the prices are in {' and '.join(currencies)}; ask one stack at a time."
+            f"a budget of money is one amount, but the prices are in {' and '.join(currencies)}; ask one stack at a time."
         )
 
 
@@ -74,6 +73,18 @@ def _probe_at_most(stack):
     """The most that the probe of a stack can cost: its calls at one token a byte of the longer prompt."""
     prompt = max(len(JOINT_PROMPT), len(BINARY_PROMPT)) + 100  # the messages' own JSON and the chat template
     return CALLS * (prompt * stack.price["input"] + stack.sampling["max_tokens"] * stack.price["output"]) / 1e6
+
+
+async def probe_first(stack, client, store, budget, readouts=("joint",)):
+    """Probe a stack that has no good probe yet, within the budget; StackError where the probe refuses it."""
+    most = _probe_at_most(stack)
+    if budget.money is not None and budget.spent + most > budget.money:
+        raise RunStopped(
+            f"{stack.name}: its probe can cost {most:.2g} {stack.price['currency']}, of the budget of "
+            f"{budget.money:g} {budget.money - budget.spent:.2g} is left; raise the budget."
+        )
+    calls = await ensure_probed(stack, client, store, readouts=readouts, budget_calls=budget.calls_left)
+    budget.charge(calls, most if calls else 0.0)
 
 
 async def ask_missing(plan, study, stack, store, *, section="", order=None, budget=None, timeout_s=None,
@@ -92,13 +103,6 @@ async def ask_missing(plan, study, stack, store, *, section="", order=None, budg
         readouts = {fields["readout"] for fields, _ in cells}
         async with client_for(stack, timeout_s=timeout_s) as client:
             budget = budget or Budget()
-            most = _probe_at_most(stack)
-            if budget.money is not None and budget.spent + most > budget.money:
-                raise RunStopped(
-                    f"{stack.name}: its probe can cost {most:.2g} {stack.price['currency']}, of the budget of "
-                    f"{budget.money:g} {budget.money - budget.spent:.2g} is left; raise the budget."
-                )
-            calls = await ensure_probed(stack, client, store, readouts=readouts, budget_calls=budget.calls_left)
-            budget.charge(calls, most if calls else 0.0)
+            await probe_first(stack, client, store, budget, readouts)
             run = Acquisition(store, stack, client, budget=budget, progress=progress)
             return await run.run(cells)

@@ -1,9 +1,8 @@
 """What a run may spend: calls and money, held before a request goes out and settled by what its answer says."""
 
 import asyncio
+import contextlib
 import json
-
-from helpers.recordings import money
 
 MARGIN = 1.1  # a later prompt may have somewhat more tokens a byte than any before it
 
@@ -12,11 +11,24 @@ class BudgetSpent(Exception):
     """The next request could pass the budget. The message says which one."""
 
 
+def money(prompt, cached, completion, price):
+    """Cost of token counts at a stack's price per million tokens, in the price's currency."""
+    return ((prompt - cached) * price["input"] + cached * price["cached_input"] + completion * price["output"]) / 1e6
+
+
 def cost(row, price):
     """Cost of one recorded answer in the price's currency; None where the endpoint sent no usage."""
     if row.get("prompt_tokens") is None or row.get("completion_tokens") is None:
         return None
     return money(row["prompt_tokens"], row.get("cached_tokens") or 0, row["completion_tokens"], price)
+
+
+def usage_of(answer):
+    """Token counts of a chat completion of the openai client; empty where the endpoint sent none."""
+    usage = answer.usage
+    if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
+        return {}
+    return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
 
 
 class Budget:
@@ -91,6 +103,18 @@ class Budget:
                 size = len(json.dumps(body["messages"], ensure_ascii=False).encode(errors="replace"))
                 self._rate = max(self._rate or 0.0, row["prompt_tokens"] / size)
         self._settled.set()
+
+    @contextlib.asynccontextmanager
+    async def room_for(self, body, price):
+        """Hold a request while the block asks it; the block fills the yielded dict with the answer's usage.
+
+        Where it stays empty the estimate is charged: a request that failed may have been answered all the same.
+        """
+        held, bill = await self.hold(body, price), {}
+        try:
+            yield bill
+        finally:
+            self.settle(held, body, price, bill)
 
     def charge(self, calls, amount):
         """Count calls that were made elsewhere (the probe's), at the most they can cost."""

@@ -245,6 +245,12 @@ def _text_logprobs(answer, choice):
             entry["logprob"] = "not a number"
 
 
+def _second_token(answer, choice):
+    for content in [(choice.get("logprobs") or {}).get("content") or []]:
+        content += [{**first, "top_logprobs": [_entry(t["token"], t["logprob"] - 1) for t in first["top_logprobs"]]}
+                    for first in content[:1]]  # fmt: skip
+
+
 CYRILLIC = str.maketrans("ABC", "\u0410\u0412\u0421")
 
 # Faults that pass: they hit the first tries of a question and then let it through.
@@ -287,6 +293,8 @@ LASTING = {
     "top-logprobs-empty": _first_content(top_logprobs=[]),
     "tokens-arrays": _set_logprobs(lambda logprobs: logprobs and _token_arrays(logprobs)),
     "text-logprobs": _edit(_text_logprobs),
+    "second-token": _edit(_second_token),
+    "null-alternative": _edit_tokens(lambda pairs: [*pairs[:-1], (pairs[-1][0], None)]),
     "null-message": _edit(lambda answer, choice: choice["message"].update(content=None)),
     "odd-types": _edit(
         lambda answer, choice: (choice.update(message="A"), answer.update(usage=[], id=7, system_fingerprint={"v": 1}))

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from helpers import embedded
 from helpers.budget import Budget, BudgetSpent
-from helpers.labels import ANOTHER_MODEL
+from helpers.labels import ANOTHER_MODEL, BINARY_LABELS, JOINT_LABELS, SENTINEL, read_labels
 from helpers.plan import CELL, cell_messages, in_order, request_body, request_parts
 from helpers.stacks import StackError, short, without_key
 
@@ -297,13 +297,16 @@ def parse_answer(text, asked_at, seconds):
 
 
 def first_alternatives(logprobs):
-    """Alternatives of the first generated token: ``tokens`` and ``logprobs``, else ``unread`` with what came."""
+    """Alternatives of the first generated token: ``tokens`` and ``logprobs``, else ``unread`` with what came.
+
+    Some serialisers write minus infinity as null: such an alternative is kept as NaN, and the others can be read.
+    """
     try:
         top = logprobs["content"][0]["top_logprobs"]
-        pairs = [(_text(t["token"]), float(t["logprob"])) for t in top]
+        pairs = [(_text(t["token"]), math.nan if t["logprob"] is None else float(t["logprob"])) for t in top]
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         pairs = []
-    if not pairs or None in (token for token, _ in pairs):
+    if all(math.isnan(value) for _, value in pairs) or None in (token for token, _ in pairs):
         return {"unread": _text(json.dumps(logprobs)[:4000])}
     return {"tokens": [token for token, _ in pairs], "logprobs": [value for _, value in pairs]}
 
@@ -312,6 +315,12 @@ def set_aside(row):
     """An answer by a model that the stack does not declare: what came is kept, nothing of it is read as a value."""
     said = json.dumps({name: row.pop(name, None) for name in ("tokens", "logprobs", "unread")})
     return row | {"unread": _text(f"{ANOTHER_MODEL}: {said}"[:4000])}
+
+
+def label_reasons(row, readout):
+    """Why labels of an answer are missing, one a label (None where it is there)."""
+    labels = BINARY_LABELS if readout == "binary" else JOINT_LABELS
+    return read_labels(row.get("tokens"), row.get("logprobs"), labels).reasons
 
 
 class Acquisition:
@@ -329,7 +338,7 @@ class Acquisition:
         that cannot be reached at all is tried again, in seconds.
     most_spoiled : float
         The run stops when more than this share of the cells (after the first 20) came back without
-        log-probabilities, from another model, or not at all.
+        log-probabilities or with a sentinel for a label, from another model, or not at all.
     """
 
     def __init__(self, recordings, stack, client, *, budget=None, budget_calls=None, budget_money=None, progress=True,
@@ -417,7 +426,7 @@ class Acquisition:
             spoiled = True
             try:
                 row = await self._ask(body, fields)
-                spoiled = bool(row.get("unread"))
+                spoiled = bool(row.get("unread")) or SENTINEL in label_reasons(row, fields["readout"])
                 reason = "log-probabilities or the right model are missing in the answer"
             except (Refused, Unusable) as fault:
                 reason = f"no usable answer: {fault}" if isinstance(fault, Unusable) else str(fault)

@@ -10,8 +10,11 @@ import openai
 from tqdm import tqdm
 
 from helpers import embedded
+from helpers.acquire import probe_first
+from helpers.budget import Budget, BudgetSpent, usage_of
 from helpers.debugging import NotAnswered, Remembered
-from helpers.evaluator import client_for
+from helpers.evaluator import RunStopped, client_for
+from helpers.recordings import Recordings
 from helpers.stacks import short, without_key
 from helpers.tasks import append_jsonl, read_jsonl, turn
 from helpers.views import ENDPOINTS, RETRIES, freeze_views, view_id, wanted_views
@@ -25,7 +28,8 @@ class NotReached(Exception):
 SLOTS = 2  # texts generated side by side by the embedded server; more would each evaluate the shared prompt again
 
 
-async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded", pairs=None, progress=True):
+async def obtain_views(study, kinds, states, *, path, stack, acquire="recorded", recordings=None, budget=None,
+                       pairs=None, progress=True):  # fmt: skip
     """The study with its frozen views; a live run generates the ones that are missing first.
 
     Parameters
@@ -36,6 +40,11 @@ async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded",
     path : JSONL file that the views are read from and appended to
     stack : Stack, the generator
     acquire : "recorded" leaves the study as it is; "missing" and "fresh" generate what is not there
+    recordings : path, optional
+        Folder of the recordings that the stack will add to as an evaluator. It is probed first, so that no view is
+        paid for where the endpoint returns no log-probabilities.
+    budget : Budget, optional
+        Each view is one call of it; RunStopped when it is spent.
     pairs : set of (trajectory_id, state), optional; only their views are wanted
     """
     wanted = wanted_views(study.trajectories.values(), kinds, states)
@@ -47,22 +56,36 @@ async def obtain_views(study, kinds, states, path, stack, *, acquire="recorded",
         missing = [w for w in missing if view_id(w[0].trajectory_id, w[1], w[2]) not in study.views]
         if not missing:
             return study
-        rows = []
+        rows, left_out, budget = [], {}, budget or Budget()
         async with client_for(stack, slots=SLOTS) as client:
-            bar = tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress)
-            async for row in freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS):
-                rows.append(row)
-                bar.update()
-            bar.close()
+            if recordings is not None:
+                store = Recordings(recordings, stack.name)
+                async with store.my_turn():
+                    await probe_first(stack, client, store, budget)
+            views = freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS, budget=budget, left_out=left_out)
+            with tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress) as bar:
+                try:
+                    async for row in views:
+                        rows.append(row)
+                        bar.update()
+                except BudgetSpent as spent:
+                    raise RunStopped(f"{stack.name}: {spent}; what was written is kept.") from None
+    if left_out:
+        print(f"{len(left_out)} views stay missing: the generator has no text for them. {next(iter(left_out.values()))}")
     return with_views(study, rows)
 
 
 @contextlib.asynccontextmanager
 async def my_turn(study, path):
     """One run at a time adds to a views file; the block gets the study with what the others have added by then."""
-    path = Path(path)
-    async with turn(path.with_name(f".{path.name}.lock"), f"another run is adding to {path.name}; waiting for it."):
+    async with adding_to(path):
         yield with_views(study, read_jsonl(path, missing_ok=True))
+
+
+def adding_to(path):
+    """The turn of the one run that may append to a file now; its folder is made."""
+    path = Path(path)
+    return turn(path.with_name(f".{path.name}.lock"), f"another run is adding to {path.name}; waiting for it.")
 
 
 def with_views(study, rows):
@@ -113,36 +136,40 @@ async def obtain_donors(study, path, *, acquire="recorded"):
     return with_views(study, rows)
 
 
-def answering(stack, client):
+def answering(stack, client, budget=None):
     """A function for other threads: ``(prompt, max_tokens) -> (text, usage)`` at temperature zero.
 
     A request that the endpoint refuses raises RuntimeError, for which the actor has a fallback; an endpoint that
-    cannot be used raises NotReached, so that no run is frozen as if its model had had nothing to say. Usage:
-    prompt_tokens, completion_tokens and seconds, as far as the endpoint tells.
+    cannot be used raises NotReached, so that no run is frozen as if its model had had nothing to say, and a spent
+    budget RunStopped. Usage: prompt_tokens, completion_tokens and seconds, as far as the endpoint tells.
     """
-    loop = asyncio.get_running_loop()
+    loop, budget = asyncio.get_running_loop(), budget or Budget()
+
+    async def ask(body):
+        async with budget.room_for(body, stack.price) as bill:
+            found = await client.with_options(max_retries=RETRIES).chat.completions.create(**body)
+            bill |= usage_of(found)
+        return found
 
     def answer(prompt, max_tokens):
-        call = client.with_options(max_retries=RETRIES).chat.completions.create(
-            model=stack.model, messages=[{"role": "user", "content": prompt}], max_tokens=max_tokens, temperature=0
-        )
+        body = {"model": stack.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens}
         start = time.monotonic()
         try:
-            found = asyncio.run_coroutine_threadsafe(call, loop).result()
+            found = asyncio.run_coroutine_threadsafe(ask(body | {"temperature": 0}), loop).result()
+        except BudgetSpent as spent:
+            raise RunStopped(f"{stack.name}: {spent}; what was answered is kept.") from None
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             raise RuntimeError(type(error).__name__) from None
         except openai.OpenAIError as error:
             said = f"{type(error).__name__}: {short(error, client.api_key)}"
             raise NotReached(f"{stack.name}: {said} Run again; what was frozen is kept.") from None
-        usage = {"seconds": round(time.monotonic() - start, 3)}
-        if found.usage:
-            usage |= {"prompt_tokens": found.usage.prompt_tokens, "completion_tokens": found.usage.completion_tokens}
+        usage = {"seconds": round(time.monotonic() - start, 3), **usage_of(found)}
         return without_key(found.choices[0].message.content or "", client.api_key), usage
 
     return answer
 
 
-async def with_answers(run, path, stack, *, acquire="recorded"):
+async def with_answers(run, path, stack, *, acquire="recorded", budget=None):
     """``run(model)`` with a model that remembers its answers; a live run asks for those that are missing.
 
     Parameters
@@ -152,18 +179,18 @@ async def with_answers(run, path, stack, *, acquire="recorded"):
     path : file of the model's answers
     stack : Stack, the actor's model
     acquire : "recorded" raises NotAnswered where an answer is missing; "missing" and "fresh" ask for it
+    budget : Budget, optional; RunStopped when it is spent
     """
     try:
         return run(Remembered(path))
     except NotAnswered:
         if acquire == "recorded":
             raise
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    async with client_for(stack) as client:
-        return await asyncio.to_thread(run, Remembered(path, answering(stack, client)))
+    async with adding_to(path), client_for(stack) as client:
+        return await asyncio.to_thread(run, Remembered(path, answering(stack, client, budget)))
 
 
-async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, library, progress=True):
+async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, library, budget=None, progress=True):
     """Run the workflow on every task that has no trajectory yet and append it; returns how many were run.
 
     Parameters
@@ -174,10 +201,17 @@ async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, libra
     stack : Stack, the actor's model
     relevance : float, least relevance of an acquired document, in the retriever's unit
     library : path of the library file, whose hash is kept in every row; None for live retrieval
+    budget : Budget, optional; RunStopped when it is spent
+
+    Notes
+    -----
+    Where every task has its trajectory, no model is started and no key is needed.
     """
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    async with client_for(stack) as client:
-        answer = answering(stack, client)
+    frozen = {row["task_id"] for row in read_jsonl(path, missing_ok=True)}
+    if frozen.issuperset(task["task_id"] for task in tasks):
+        return 0
+    async with adding_to(path), client_for(stack) as client:
+        answer = answering(stack, client, budget)
         workflow = Workflow(retriever, lambda prompt, most: answer(prompt, most)[0], relevance=relevance)
         actor = {"stack": stack.name, "relevance": relevance, "support": workflow.support}
         actor["library_sha256"] = embedded.file_sha256(library) if library else None

@@ -43,6 +43,15 @@ def usable(value):
     return isinstance(value, (int, float)) and math.isfinite(value) and -1000 < value <= 0 and value != -100
 
 
+def says_nothing(value):
+    """Whether a value leaves open how likely its token is: NaN, null, text, a positive number.
+
+    A filler (-9999, -100, minus infinity) does not: it stands for a token that is hardly ever said, so another variant
+    of the same label still counts.
+    """
+    return not isinstance(value, (int, float)) or math.isnan(value) or value > 0
+
+
 def read_labels(tokens, logprobs, labels):
     """Labels of one answer, by the definition (the slow, plain version of :func:`label_matrix`).
 
@@ -56,7 +65,8 @@ def read_labels(tokens, logprobs, labels):
     Returns
     -------
     LabelReading
-        The bound of a missing label is min(smallest returned, log of the residual mass).
+        The bound of a label that was not returned is min(smallest returned, log of the residual mass); one that came
+        back with a sentinel may have all the mass that no other token has.
     """
     if not tokens or not logprobs or len(tokens) != len(logprobs):
         gone = (math.nan,) * len(labels)
@@ -64,16 +74,23 @@ def read_labels(tokens, logprobs, labels):
     pairs = [(normalise(t or ""), v) for t, v in zip(tokens, logprobs, strict=True)]
     good = [v for _, v in pairs if usable(v)]
     residual = 1 - math.fsum(math.exp(v) for v in good)
-    bound = min([*good, math.log(residual) if residual > 0 else math.inf], default=math.nan)
-    values, reasons = [], []
+    values, reasons, bounds = [], [], []
     for label in labels:
         variants = [v for t, v in pairs if t == label]
         readable = [v for v in variants if usable(v)]
-        values.append(float(np.logaddexp.reduce(readable)) if readable else math.nan)
-        reasons.append(None if readable else SENTINEL if variants else NOT_RETURNED)
+        if readable and not any(map(says_nothing, variants)):
+            value, reason, bound = float(np.logaddexp.reduce(readable)), None, math.nan
+        elif variants:
+            left = residual + math.fsum(math.exp(v) for v in readable)
+            value, reason, bound = math.nan, SENTINEL, math.log(left) if left > 0 else 0.0
+        else:
+            left = math.log(residual) if residual > 0 else math.inf
+            value, reason, bound = math.nan, NOT_RETURNED, min([*good, left], default=math.nan)
+        values.append(value)
+        reasons.append(reason)
+        bounds.append(bound)
     mass = math.fsum(math.exp(v) for v in values if not math.isnan(v))
-    bounds = tuple(math.nan if r is None else bound for r in reasons)
-    return LabelReading(tuple(values), tuple(reasons), bounds, mass)
+    return LabelReading(tuple(values), tuple(reasons), tuple(bounds), mass)
 
 
 def label_matrix(tokens, logprobs, labels):
@@ -87,7 +104,7 @@ def label_matrix(tokens, logprobs, labels):
     Returns
     -------
     values : (n, L) array of float, in nats; NaN where missing
-    sentinel : (n, L) array of bool; True where a label came back with an unusable value only
+    sentinel : (n, L) array of bool; True where a label came back and is missing all the same
     mass : (n,) array of float; summed probability of the labels, NaN without log-probabilities
     """
     n, width = len(tokens), len(labels)
@@ -110,5 +127,7 @@ def label_matrix(tokens, logprobs, labels):
     with np.errstate(divide="ignore", invalid="ignore"):
         values = np.where(share > 0, top + np.log(share), np.nan).reshape(n, width)
     spoiled = np.bincount(cell[(codes >= 0) & ~good], minlength=n * width).reshape(n, width) > 0
+    open_ = np.bincount(cell[(codes >= 0) & (np.isnan(flat) | (flat > 0))], minlength=n * width).reshape(n, width) > 0
+    values = np.where(open_, np.nan, values)
     mass = np.where(lengths > 0, np.nansum(np.exp(values), axis=1), np.nan)
     return values, spoiled & np.isnan(values), mass

@@ -81,13 +81,16 @@ class Setting:
 
     common: dict
     stacks: dict
+    bridge_waves: int = 1
 
     @classmethod
     def of(cls, profile):
         """Read a profile; ParameterError lists the profiles that exist."""
         if profile not in profiles():
             raise ParameterError(f"no profile {profile!r}; there are {', '.join(profiles())}.")
-        return cls(read_values(PARAMS / profile / "common.yml"), load_stacks())
+        bridge = PARAMS / profile / "05_bridge.yml"
+        waves = read_values(bridge).get("WAVES", 1) if bridge.exists() else 1
+        return cls(read_values(PARAMS / profile / "common.yml"), load_stacks(), waves)
 
     def study(self, first=None):
         """The profile's frozen inputs."""
@@ -97,13 +100,17 @@ class Setting:
     def chosen(self, names):
         """The sections to record, all of them when no name is given.
 
-        Only the embedded evaluator, which takes hours, records some sections for the first trajectories alone.
+        Only the embedded evaluator, which takes hours, records some sections and the second wave of the bridge for the
+        first trajectories alone.
         """
         stack, second = self.common["STACK"], self.common["SECOND_STACK"]
         same = (n for n, s in self.stacks.items() if n != stack and s.identity == self.stacks[stack].identity)
         every = recording_order(stack, second, next(same, None), self.stacks[stack].interleaved)
         if self.stacks[stack].kind != "embedded":
-            every = [replace(s, first=None) for s in every]
+            waves = tuple(range(self.bridge_waves))
+            bridge = lambda ids: sections.bridge(ids, stack, second, waves)  # noqa: E731
+            every = [replace(s, first=None) for s in every if s.name != "05_bridge_wave_2"]
+            every = [replace(s, plan=bridge) if s.name == "05_bridge" else s for s in every]
         if not names:
             return every
         unknown = set(names) - {s.name for s in every}
@@ -343,13 +350,12 @@ def print_plan(rows, setting):
 async def record(setting, names=(), *, first=None, budget=None, progress=True):
     """Generate views and ask what is missing, one trajectory after the other within each section.
 
-    ``budget`` limits the evaluator's calls and money over all sections; the views are generated first.
+    ``budget`` limits calls and money over all sections, with the views that each of them needs first.
     """
     budget = budget or Budget()
     study = setting.study(first)
-    generator = setting.stacks[setting.common["STACK"]]
     for section in setting.chosen(names):
-        study = await obtain_views_of(section, study, setting, generator, progress)
+        study = await obtain_views_of(section, study, setting, budget, progress)
         plan = add_keys(section.plan(section_ids(section, study)), study, setting.stacks)
         one_currency([setting.stacks[name] for name in plan["stack"].unique()], budget)
         for name in dict.fromkeys(plan["stack"]):
@@ -360,13 +366,16 @@ async def record(setting, names=(), *, first=None, budget=None, progress=True):
             print(f"{section.name}: {written} answers by {name}.", flush=True)
 
 
-async def obtain_views_of(section, study, setting, generator, progress):
+async def obtain_views_of(section, study, setting, budget, progress):
     """The study with every generated view that a section reads."""
     few = {t: study.trajectories[t] for t in section_ids(section, study)}
     part = replace(study, trajectories=few)
     kinds = [k for k in section.kinds if k in GENERATED]
     path = ROOT / setting.common["VIEWS"]
-    done = await obtain_views(part, kinds, section.states, path, generator, acquire="missing", progress=progress)
+    done = await obtain_views(
+        part, kinds, section.states, path=path, stack=setting.stacks[setting.common["STACK"]], acquire="missing",
+        recordings=ROOT / setting.common["RECORDINGS"], budget=budget, progress=progress,
+    )  # fmt: skip
     if "donor" in section.kinds:
         done = await obtain_donors(done, path, acquire="missing")
     return replace(study, views=study.views | done.views)
@@ -450,7 +459,7 @@ def main(arguments=None):
     parser.add_argument("--profile", default="embedded")
     parser.add_argument("--sections", nargs="*", default=[])
     parser.add_argument("--first", type=int, default=None, help="only the first so many trajectories")
-    parser.add_argument("--calls", type=int, default=None, help="run: most calls of evaluators")
+    parser.add_argument("--calls", type=int, default=None, help="run: most calls, for views and answers")
     parser.add_argument("--money", type=float, default=None, help="run: most money, in the prices' currency")
     parser.add_argument("--count", type=int, default=64, help="verify: cells to ask again")
     options = parser.parse_args(arguments)

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from helpers import sections
+from helpers.budget import money
 from helpers.plan import CELL, add_keys, load_study, request_parts
 from helpers.stacks import STACKS, StackError, load_stacks
 from helpers.tasks import DataError, turn
@@ -264,11 +265,6 @@ def recorded_stacks(folder):
     """Names of the stacks that have recordings in a folder."""
     folder = Path(folder)
     return sorted({p.stem for pattern in ("*.parquet", "journal/*.sqlite") for p in folder.glob(pattern)})
-
-
-def money(prompt, cached, completion, price):
-    """Cost of token counts at a stack's price per million tokens, in the price's currency."""
-    return ((prompt - cached) * price["input"] + cached * price["cached_input"] + completion * price["output"]) / 1e6
 
 
 def stats(folder, stacks):

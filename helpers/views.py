@@ -8,6 +8,7 @@ from pathlib import Path
 
 import openai
 
+from helpers.budget import Budget, usage_of
 from helpers.projection import projected_states, state_slice
 from helpers.prompts import alias, generator_messages, two_pass_generator_messages
 from helpers.stacks import StackError, short, without_key
@@ -26,6 +27,7 @@ GENERATED = {
 FROZEN = (*GENERATED, "donor")  # a donor is another trajectory's view, chosen once
 QUOTE_LINES = 24
 RETRIES = 5  # of a request for a text, by the client itself
+MOST_WITHOUT_TEXT = 3  # refused or empty views after which a run that has written none stops
 # Fields whose lines a quote may hold: evidence and what was concluded from it, not the question or the plan.
 QUOTE_FIELDS = ("artifacts", "evidence", "answer", "citations", "issues", "verification", "observation")
 ENDPOINTS = (RETRIEVE, RETRIEVE + 1)  # states before and after the retrieve step
@@ -79,7 +81,7 @@ def wanted_views(trajectories, kinds, states):
     return [(t, k, kind) for t in trajectories for k in states for kind in kinds]
 
 
-async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4):
+async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=None, left_out=None):
     """Generate the views that ``path`` does not hold yet and append each as it arrives.
 
     Parameters
@@ -89,6 +91,10 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4):
     stack, client : the generator's Stack and an AsyncOpenAI client for it
     at_once : int
         Views generated side by side; a server with as many slots shares its weights between them.
+    budget : Budget, optional
+    left_out : dict, optional
+        Gets ``{view id: reason}`` of views for which the generator has no text. They stay missing: the next run asks
+        for them again. ``MOST_WITHOUT_TEXT`` of them and not one view stop the run.
 
     Yields
     ------
@@ -96,24 +102,33 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4):
 
     Raises
     ------
-    StackError when the generator fails: nothing new is asked then, and what is under way is still written.
+    StackError when the generator fails, BudgetSpent when the budget is: nothing new is asked then, and what is under
+    way is still written.
     """
+    budget, left_out = budget or Budget(), {} if left_out is None else left_out
     path = Path(path)
     rows = read_jsonl(path, missing_ok=True)
     done = {view_id(r["trajectory_id"], r["state"], r["kind"]) for r in rows}
     todo = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in done]
-    gate, stop = asyncio.Semaphore(at_once), asyncio.Event()
+    gate, stop, written = asyncio.Semaphore(at_once), asyncio.Event(), []
 
     async def one(trajectory, state, kind):
         async with gate:
             if stop.is_set():
                 return None
             try:
-                row = await generated_view(trajectory, state, kind, tasks[trajectory.task_id], stack, client)
+                row = await generated_view(trajectory, state, kind, tasks[trajectory.task_id], stack, client, budget)
+            except NoText as reason:
+                left_out[view_id(trajectory.trajectory_id, state, kind)] = str(reason)
+                if len(left_out) < MOST_WITHOUT_TEXT or written:
+                    return None
+                stop.set()
+                raise StackError(f"{stack.name}: {len(left_out)} views asked, none written. {reason}") from None
             except BaseException:
                 stop.set()
                 raise
             append_jsonl(path, row)
+            written.append(row)
             return row
 
     running = [asyncio.ensure_future(one(*w)) for w in todo]
@@ -137,21 +152,28 @@ def view_messages(task, state_text, rule):
     return generator_messages(task, state_text, source_only=rule["source_only"])
 
 
-async def generated_view(trajectory, state, kind, task, stack, client):
-    """Ask the generator for one view; the row to freeze. StackError names the view when there is no text."""
+class NoText(Exception):
+    """The generator refuses this view or answers without text; asking again may bring the same."""
+
+
+async def generated_view(trajectory, state, kind, task, stack, client, budget):
+    """Ask the generator for one view; the row to freeze. NoText or StackError name the view where there is none."""
     rule = GENERATED[kind]
     messages = view_messages(task, projected_states(trajectory)[state], rule)
     where = f"{stack.name}: view {view_id(trajectory.trajectory_id, state, kind)}"
+    body = {"model": stack.model, "messages": messages, "temperature": 0, "max_tokens": rule["max_tokens"]}
     try:
-        answer = await client.with_options(max_retries=RETRIES).chat.completions.create(
-            model=stack.model, messages=messages, temperature=0, max_tokens=rule["max_tokens"]
-        )
+        async with budget.room_for(body, stack.price) as bill:
+            answer = await client.with_options(max_retries=RETRIES).chat.completions.create(**body)
+            bill |= usage_of(answer)
     except openai.OpenAIError as error:
-        said = short(error, client.api_key)
-        raise StackError(f"{where}: {type(error).__name__}: {said} Run again; what was written is kept.") from None
+        said = f"{where}: {type(error).__name__}: {short(error, client.api_key)}"
+        if isinstance(error, (openai.BadRequestError, openai.UnprocessableEntityError)):
+            raise NoText(said) from None
+        raise StackError(f"{said} Run again; what was written is kept.") from None
     choice = answer.choices[0] if answer.choices else None
     if not choice or not choice.message.content:
-        raise StackError(f"{where}: the generator returned no text; look at the endpoint and run again.")
+        raise NoText(f"{where}: the generator returned no text; look at the endpoint and run again.")
     return {
         "trajectory_id": trajectory.trajectory_id,
         "state": state,
@@ -161,8 +183,7 @@ async def generated_view(trajectory, state, kind, task, stack, client):
         "stack": stack.name,
         "identity": stack.identity,
         "prompt_sha256": hashlib.sha256(json.dumps(messages).encode()).hexdigest(),
-        "prompt_tokens": answer.usage.prompt_tokens if answer.usage else None,
-        "completion_tokens": answer.usage.completion_tokens if answer.usage else None,
+        **{name: usage_of(answer).get(name) for name in ("prompt_tokens", "completion_tokens")},
     }
 
 

@@ -112,10 +112,10 @@ def test_a_request_that_is_refused_by_its_status_costs_no_money(study, endpoint,
 def test_the_probe_counts_against_the_money(study, endpoint, tmp_path):
     server = endpoint()
     with pytest.raises(RunStopped, match="its probe can cost .* raise the budget"):
-        obtained(tiny_plan(study), study, loopback_stack(server.url), tmp_path, acquire="missing", budget_money=1e-4)
+        obtained(tiny_plan(study), study, loopback_stack(server.url), tmp_path, acquire="missing", budget=Budget(money=1e-4))
     assert server.requests == 0
     with pytest.raises(RunStopped, match="budget of 0.005 USD is spent"):
-        obtained(tiny_plan(study), study, loopback_stack(server.url), tmp_path, acquire="missing", budget_money=0.005)
+        obtained(tiny_plan(study), study, loopback_stack(server.url), tmp_path, acquire="missing", budget=Budget(money=0.005))
     assert CALLS < server.requests < CALLS + 16
 
 
@@ -125,7 +125,7 @@ def test_one_budget_of_calls_holds_over_all_stacks_of_a_run(study, endpoint, tmp
     plan = tiny_plan(study, states=(4,))
     both = [plan.assign(stack=name) for name in stacks]
     with pytest.raises(RunStopped, match="budget of 20 calls"):
-        asyncio.run(obtain(pd.concat(both), study, stacks, tmp_path, acquire="missing", budget_calls=20, progress=False))
+        asyncio.run(obtain(pd.concat(both), study, stacks, tmp_path, acquire="missing", budget=Budget(20), progress=False))
     assert server.requests == 20
 
 
@@ -134,4 +134,4 @@ def test_one_budget_of_money_in_two_currencies_is_refused(study, tmp_path):
               "two": loopback_stack("http://127.0.0.1:9/v1", name="two", price={**PRICE, "currency": "CNY"})}  # fmt: skip
     both = pd.concat([tiny_plan(study, states=(4,)).assign(stack=name) for name in stacks])
     with pytest.raises(ValueError, match="prices are in CNY and USD"):
-        asyncio.run(obtain(both, study, stacks, tmp_path, acquire="missing", budget_money=1.0, progress=False))
+        asyncio.run(obtain(both, study, stacks, tmp_path, acquire="missing", budget=Budget(money=1.0), progress=False))

@@ -59,6 +59,8 @@ WITHOUT_LOGPROBS = (
     "text-logprobs",
 )
 READABLE = (
+    "second-token",
+    "null-alternative",
     "null-message",
     "odd-types",
     "wrong-model",
@@ -286,7 +288,7 @@ def test_look_alikes_and_labels_outside_the_list_are_missing_never_another_numbe
 # -- runs that end early -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["content-null", "bad-request", "html"])
+@pytest.mark.parametrize("fault", ["content-null", "bad-request", "html", "nan"])
 def test_a_run_stops_once_too_many_answers_are_of_no_use(fault, study, endpoint, tmp_path):
     server = endpoint(fault, share=0.5, first=99, seed=1)
     plan = tiny_plan(study, channels=joint_and_binary())

@@ -6,13 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.evaluator import client_for
-from helpers.freeze import NotReached, answering, choose_donors, obtain_donors, obtain_views
+from helpers.acquire import obtain
+from helpers.budget import Budget
+from helpers.evaluator import RunStopped, client_for
+from helpers.freeze import (
+    NotReached,
+    answering,
+    choose_donors,
+    obtain_donors,
+    obtain_trajectories,
+    obtain_views,
+    with_answers,
+)
 from helpers.plan import Study
+from helpers.probe import CALLS
+from helpers.stacks import StackError
+from helpers.tasks import append_jsonl, read_jsonl
 from helpers.traces import parse_trajectory
 from helpers.views import ENDPOINTS, view_id
 from tests import simulate
-from tests.conftest import KEY, loopback_stack
+from tests.conftest import KEY, KEY_VARIABLE, loopback_stack, tiny_plan
 
 
 @pytest.fixture()
@@ -71,11 +84,74 @@ def test_two_runs_at_once_freeze_every_view_once(study, endpoint, tmp_path):
     bare = replace(study, trajectories=few, views={})
 
     async def scene():
-        runs = [obtain_views(bare, ["generated-128"], (3, 4), path, stack, acquire="missing", progress=False) for _ in "ab"]
+        runs = [obtain_views(bare, ["generated-128"], (3, 4), path=path, stack=stack, acquire="missing", progress=False) for _ in "ab"]
         return await asyncio.wait_for(asyncio.gather(*runs), 20)
 
     one, two = asyncio.run(scene())
     assert one.views == two.views and len(one.views) == len(path.read_text().splitlines()) == server.requests == 4
+
+
+def test_no_view_is_paid_for_before_the_evaluator_is_known_to_return_log_probabilities(study, endpoint, tmp_path):
+    server, bare = endpoint("content-null"), replace(study, views={})
+    stack, options = loopback_stack(server.url), {"acquire": "missing", "recordings": tmp_path, "progress": False}
+    with pytest.raises(StackError, match="no log-probabilities"):
+        asyncio.run(obtain_views(bare, ["generated-128"], (3, 4), path=tmp_path / "views.jsonl", stack=stack, **options))
+    assert server.requests == CALLS and not (tmp_path / "views.jsonl").exists()
+
+
+def test_views_and_answers_share_one_budget(study, endpoint, tmp_path):
+    server, budget = endpoint(), Budget(CALLS + 4)
+    few = dict(list(study.trajectories.items())[:2])
+    bare, stack = replace(study, trajectories=few, views={}), loopback_stack(server.url)
+    found = asyncio.run(obtain_views(bare, ["generated-128"], (3, 4), path=tmp_path / "views.jsonl", stack=stack,
+                                     acquire="missing", recordings=tmp_path, budget=budget, progress=False))  # fmt: skip
+    assert len(found.views) == 4 and budget.calls_left == 0
+    with pytest.raises(RunStopped, match="budget of 7 calls is spent"):
+        asyncio.run(obtain(tiny_plan(found), found, {"loopback": stack}, tmp_path, acquire="missing", budget=budget, progress=False))
+    with pytest.raises(RunStopped, match="budget of 7 calls is spent; what was written is kept"):
+        asyncio.run(obtain_views(bare, ["ungrounded-512"], (3, 4), path=tmp_path / "more.jsonl", stack=stack,
+                                 acquire="missing", budget=budget, progress=False))  # fmt: skip
+    assert server.requests == CALLS + 4
+
+
+def test_the_actors_answers_count_against_the_budget(endpoint, tmp_path):
+    server = endpoint()
+    stack = loopback_stack(server.url)
+
+    def run(model):
+        return [model(f"Question {n}?", 5) for n in range(3)]
+
+    path = tmp_path / "answers.jsonl"
+    with pytest.raises(RunStopped, match="budget of 2 calls is spent; what was answered is kept"):
+        asyncio.run(with_answers(run, path, stack, acquire="missing", budget=Budget(2)))
+    assert server.requests == len(read_jsonl(path)) == 2
+    assert len(asyncio.run(with_answers(run, path, stack, acquire="missing"))) == 3 and server.requests == 3
+
+
+def test_two_runs_that_want_the_same_answers_ask_once(endpoint, tmp_path):
+    server = endpoint(latency_s=0.02)
+    stack, path = loopback_stack(server.url), tmp_path / "answers.jsonl"
+
+    def run(model):
+        return [model(f"Question {n}?", 5) for n in range(3)]
+
+    async def scene():
+        return await asyncio.wait_for(asyncio.gather(*(with_answers(run, path, stack, acquire="missing") for _ in "ab")), 20)
+
+    one, two = asyncio.run(scene())
+    assert one == two and server.requests == len(read_jsonl(path)) == 3
+
+
+def test_where_every_task_has_its_trajectory_no_key_is_needed(study, tmp_path, monkeypatch):
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    path, stack = tmp_path / "trajectories.jsonl", loopback_stack("http://127.0.0.1:9/v1")
+    tasks = list(study.tasks.values())[:2]
+    for task in tasks:
+        append_jsonl(path, {"task_id": task["task_id"]})
+    freeze = {"relevance": 1.0, "library": None, "progress": False}
+    assert asyncio.run(obtain_trajectories(tasks, None, path, stack, **freeze)) == 0
+    with pytest.raises(StackError, match="no API key"):
+        asyncio.run(obtain_trajectories(list(study.tasks.values())[:3], None, path, stack, **freeze))
 
 
 @pytest.mark.parametrize(("fault", "error"), [("unauthorized", NotReached), ("bad-request", RuntimeError)])

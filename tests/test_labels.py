@@ -112,9 +112,26 @@ def test_an_ordinary_value_is_a_log_probability(value):
     assert usable(value)
 
 
-def test_a_readable_variant_counts_even_when_another_one_is_a_sentinel():
-    reading = read_labels(["A", " A", "B", "C", "D"], [-9999.0, -0.7, -1.2, -1.9, -2.3], JOINT_LABELS)
+@pytest.mark.parametrize("filler", [-9999.0, -100.0, -math.inf])
+def test_a_readable_variant_counts_even_when_another_one_is_a_filler(filler):
+    reading = read_labels(["A", " A", "B", "C", "D"], [filler, -0.7, -1.2, -1.9, -2.3], JOINT_LABELS)
     assert reading.values[0] == pytest.approx(-0.7) and reading.reasons[0] is None
+
+
+@pytest.mark.parametrize("value", [NAN, 0.3, math.inf, None])
+def test_a_variant_whose_value_says_nothing_leaves_its_label_missing(value):
+    tokens, logprobs = ["A", " A", "B", "C", "D"], [value, -6.0, -1.2, -1.9, -2.3]
+    reading = read_labels(tokens, logprobs, JOINT_LABELS)
+    assert math.isnan(reading.values[0]) and reading.reasons == (SENTINEL, None, None, None)
+    others = math.exp(-1.2) + math.exp(-1.9) + math.exp(-2.3)
+    assert reading.bounds[0] == pytest.approx(math.log(1 - others)), "with what its readable variant has"
+    values, sentinel, _ = matrix([(tokens, logprobs)])
+    assert np.isnan(values[0, 0]) and not np.isnan(values[0, 1:]).any() and sentinel[0].tolist() == [True] + 3 * [False]
+
+
+def test_a_sentinel_is_bounded_by_what_probability_is_left_alone():
+    reading = read_labels(["A", "B", "C", "D"], [-9999.0, -1.2, -1.9, -2.3], JOINT_LABELS)
+    assert reading.bounds[0] == pytest.approx(math.log(1 - math.exp(-1.2) - math.exp(-1.9) - math.exp(-2.3)))
 
 
 @pytest.mark.parametrize(

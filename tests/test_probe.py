@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from helpers import probe as module
+from helpers.budget import Budget
 from helpers.evaluator import RunStopped, client_for
 from helpers.probe import CALLS, probe, refusal, save_probe, saved_probe, scaled_by_temperature, temperature_slope
 from helpers.recordings import Recordings
@@ -154,10 +155,10 @@ def test_the_probe_counts_against_the_budget(endpoint, study, tmp_path):
     server = endpoint()
     stack, plan = loopback_stack(server.url), tiny_plan(study)
     with pytest.raises(RunStopped, match="its probe needs 3 calls, the budget is 2"):
-        obtained(plan, study, stack, tmp_path, acquire="missing", budget_calls=2)
+        obtained(plan, study, stack, tmp_path, acquire="missing", budget=Budget(2))
     assert server.requests == 0
     with pytest.raises(RunStopped, match="budget"):
-        obtained(plan, study, stack, tmp_path, acquire="missing", budget_calls=10)
+        obtained(plan, study, stack, tmp_path, acquire="missing", budget=Budget(10))
     assert server.requests == 10 and Recordings(tmp_path, "loopback").table().num_rows == 7
 
 

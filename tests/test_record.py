@@ -157,6 +157,13 @@ def test_an_api_is_planned_as_the_notebooks_ask_it(setting):
     asked = {s.name: s for s in Setting(common, setting.stacks).chosen([])}
     assert recorded["02_retry"].first == 12 and recorded["02_retry"].order == "prefix-groups"
     assert {s.first for s in asked.values()} == {None} and asked["02_retry"].order == "hash"
+    assert "05_bridge_wave_2" in recorded and "05_bridge_wave_2" not in asked
+    assert set(asked["05_bridge"].plan(["t1"])["wave"]) == {0}
+
+
+def test_the_published_design_asks_four_waves_at_the_bridge():
+    (bridge,) = Setting.of("paper").chosen(["05_bridge"])
+    assert set(bridge.plan(["t1"])["wave"]) == {0, 1, 2, 3}
 
 
 def test_a_verified_sample_holds_whole_transitions_and_compares_only_their_gains(study, endpoint, tmp_path):

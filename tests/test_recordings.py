@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from helpers import recordings as module
+from helpers.budget import money
 from helpers.channels import direct, generated
 from helpers.plan import Study, add_keys
-from helpers.recordings import LATER, SCHEMA, Recordings, as_table, money, nearest, section_plan, stats, why
+from helpers.recordings import LATER, SCHEMA, Recordings, as_table, nearest, section_plan, stats, why
 from helpers.tasks import DataError
 from tests.conftest import ask, loopback_stack, obtained, run_child, tiny_plan
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.budget import Budget, BudgetSpent
 from helpers.projection import projected_states, state_slice
 from helpers.prompts import SOURCE_ONLY_CLAUSE, generator_messages, two_pass_generator_messages
 from helpers.stacks import StackError, load_stack
@@ -167,7 +168,9 @@ class Generator(http.server.BaseHTTPRequestHandler):
         if fault == "refuse":
             answer = {"error": {"message": f"the key {KEY} may not do this", "type": "denied"}}
         data = json.dumps(answer).encode()
-        self.send_response({"refuse": 403, "fail": 500}.get(fault, 200))
+        if fault == "too-long":
+            answer = {"error": {"message": f"the prompt of {KEY} is too long", "type": "invalid"}}
+        self.send_response({"refuse": 403, "fail": 500, "too-long": 400}.get(fault, 200))
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -295,15 +298,31 @@ def test_at_most_the_stated_number_is_asked_side_by_side(tmp_path, trajectory, g
     assert generator.most == 3
 
 
-@pytest.mark.parametrize("fault", ["null", "empty"])
-def test_an_answer_without_text_is_not_frozen(tmp_path, trajectory, generator, fault):
-    path = tmp_path / "views.jsonl"
+@pytest.mark.parametrize("fault", ["null", "empty", "too-long"])
+def test_a_view_without_text_stays_missing_with_its_reason_and_the_others_are_written(tmp_path, trajectory, generator, fault):
+    path, left_out = tmp_path / "views.jsonl", {}
     generator.faults = {2: fault}
-    with pytest.raises(
-        StackError, match=r"loopback: view traj-risk-41/4/generated-128: the generator returned no text"
-    ):
-        freeze(generator, wanted_views([trajectory], ["generated-128"], ENDPOINTS), path, at_once=1)
-    assert [r["state"] for r in read_jsonl(path)] == [3]
+    wanted = wanted_views([trajectory], ["generated-128"], (3, 4, 5))
+    freeze(generator, wanted, path, at_once=1, left_out=left_out)
+    assert [r["state"] for r in read_jsonl(path)] == [3, 5]
+    ((name, reason),) = left_out.items()
+    assert name == "traj-risk-41/4/generated-128" and KEY not in reason
+    assert ("BadRequestError" if fault == "too-long" else "the generator returned no text") in reason
+    assert len(freeze(generator, wanted, path)) == 1, "it is asked for again"
+
+
+def test_a_generator_without_any_text_stops_the_run(tmp_path, trajectory, generator):
+    generator.faults = dict.fromkeys(range(1, 13), "empty")
+    with pytest.raises(StackError, match="3 views asked, none written.* returned no text"):
+        freeze(generator, wanted_views([trajectory], ["generated-128"], range(12)), tmp_path / "views.jsonl", at_once=1)
+    assert len(generator.asked) == 3 and not (tmp_path / "views.jsonl").exists()
+
+
+def test_views_count_against_the_budget(tmp_path, trajectory, generator):
+    path, budget = tmp_path / "views.jsonl", Budget(calls=2)
+    with pytest.raises(BudgetSpent, match="budget of 2 calls"):
+        freeze(generator, wanted_views([trajectory], ["generated-128"], range(12)), path, at_once=1, budget=budget)
+    assert len(read_jsonl(path)) == len(generator.asked) == budget.used == 2
 
 
 def test_the_key_never_shows_when_the_generator_refuses(tmp_path, trajectory, generator):
