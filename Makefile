@@ -172,7 +172,7 @@ $(OUT) $(OUT)/tools $(STATE):
 
 # -- commands -----------------------------------------------------------------------------------------
 
-.PHONY: FORCE help reproduce report test lab freeze record verify plan smoke probe model endpoint bench coverage
+.PHONY: FORCE help reproduce report test lab freeze record verify plan why smoke probe model endpoint bench coverage
 .PHONY: lock clean
 
 FORCE:
@@ -194,7 +194,7 @@ REPORT := $(wildcard $(REPORTS:%=outputs/embedded/%.ipynb))
 test: $(READY) ## unit tests, then the committed report again, cell by cell (ARGS)
 	$(PY) -m pytest -q -n 2 --dist loadfile $(ARGS)
 ifneq ($(REPORT),)
-	$(PY) -m pytest -q -n 2 --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 120 \
+	TQDM_DISABLE=1 $(PY) -m pytest -q -n 2 --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 120 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg $(REPORT)
 else
 	@echo "outputs/embedded holds no executed notebook: nothing to check with nbval."
@@ -211,6 +211,9 @@ plan: $(READY) $(PREPARED) ## calls, tokens, money and time before anything is a
 
 record: $(READY) $(PREPARED) ## ask the evaluators for what is not recorded; stop and go on at any time (PROFILE, N)
 	@$(PY) -m helpers.record run --profile $(PROFILE) $(N:%=--first %) $(ARGS)
+
+why: $(READY) ## why cells are not found: ARGS="--section components --trajectory traj-risk-03 --state 4" (PROFILE embedded)
+	@$(PY) -m helpers.recordings why $(ARGS)
 
 verify: $(READY) ## ask a sample of the recorded questions again and compare (PROFILE, N)
 	@$(PY) -m helpers.record verify --profile $(PROFILE) $(N:%=--count %) $(ARGS)

@@ -43,6 +43,8 @@ class Channel:
             raise ValueError(f"channel view {self.view!r}; use one of {', '.join(VIEWS)}.")
         if self.template == "direct" and self.view != "empty":
             raise ValueError("the direct template shows no view; use the buffered or the matched template.")
+        if self.template in ("direct", "two-pass") and (self.authority, self.source_order) != ("neutral", "state-first"):
+            raise ValueError(f"the {self.template} template has no authority policy and one order; leave both as they are.")
         if self.readout == "binary" and self.template != "matched":
             raise ValueError("the binary readout belongs to the matched template.")
 

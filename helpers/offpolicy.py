@@ -96,15 +96,16 @@ def bootstrap(estimate, weights, values, *, draws=2000, seed=20260716):
 
 QUERIES = ("planned", "question")
 DOCUMENTS = ("first", "second", "third", "none")
-REWARDS = ("found", "acquired")
+EARNED = {"found": 0.25, "acquired": 0.75}  # by a right search and a right choice of the document
+REWARDS = tuple(EARNED)
 
 
 def retrieval_outcomes(tasks, plans, retriever, own, relevance):
     """What every pair of decisions would earn on every task.
 
-    First decision: search with the planned query or with the question's words. It earns 0.25 where the article about
+    First decision: search with the planned query or with the question's words. It earns ``EARNED["found"]`` where the article about
     the question is among the three best hits, or, where the library holds none, where no hit is relevant enough.
-    Second decision: which hit is acquired, if any. It earns 0.75 where that is the article, or rightly none.
+    Second decision: which hit is acquired, if any. It earns ``EARNED["acquired"]`` where that is the article, or rightly none.
 
     Parameters
     ----------
@@ -125,7 +126,9 @@ def retrieval_outcomes(tasks, plans, retriever, own, relevance):
             found = article in ids if article else all(hit["relevance"] < relevance for hit in hits)
             for rank, document in enumerate(DOCUMENTS):
                 acquired = ids[rank] if rank < len(ids) else None
-                rows[name, query, document] = {"found": 0.25 * found, "acquired": 0.75 * (acquired == article)}
+                rows[name, query, document] = {
+                    "found": EARNED["found"] * found, "acquired": EARNED["acquired"] * (acquired == article),
+                }  # fmt: skip
     index = pd.MultiIndex.from_tuples(rows, names=["task_id", "query", "document"])
     return pd.DataFrame(list(rows.values()), index=index, columns=list(REWARDS))
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import nbformat
 import yaml
 
+from helpers.stacks import text_exponent
+
 ROOT = Path(__file__).resolve().parent.parent
 PARAMS = ROOT / "params"
 
@@ -183,6 +185,8 @@ def read_values(path):
 def _refuse_text_number(name, value, where):
     if isinstance(value, str) and _looks_numeric(value):
         raise ParameterError(f"{where}: {name} is text ({value!r}); YAML reads 1e-3 as text, so write 1.0e-3.")
+    if (text := text_exponent(value)) is not None:
+        raise ParameterError(f"{where}: {name} holds text ({text!r}); YAML reads 1e-3 as text, so write 1.0e-3.")
 
 
 def _looks_numeric(text):

@@ -26,6 +26,7 @@ from helpers.budget import money
 from helpers.plan import CELL, add_keys, load_study, request_parts
 from helpers.stacks import STACKS, StackError, load_stacks
 from helpers.tasks import DataError, turn
+from helpers.traces import STEPS
 
 SCHEMA = pa.schema(
     [
@@ -306,12 +307,14 @@ def section_plan(section, ids, stack, second_stack=None):
         if second_stack is None:
             raise DataError("section bridge asks two stacks; name the other one with --second-stack.")
         return sections.bridge(ids, stack, second_stack)
+    if section == "components":  # chosen by their gap from all of these
+        return sections.components([(name, step) for name in ids for step in range(1, len(STEPS) + 1)], stack)
     if section not in SECTIONS:
         raise DataError(f"no section {section!r}; there are {', '.join(SECTIONS)}.")
     return sections.BY_NAME[section](ids, stack)
 
 
-SECTIONS = tuple(sections.BY_NAME)
+SECTIONS = (*sections.BY_NAME, "components")
 _COMPARED = (*(name for name in CELL if name != "wave"), *PARTS)
 
 
@@ -405,7 +408,7 @@ def _parser():
     asked.add_argument("--views", default="data/views.jsonl")
     asked.add_argument("--trajectory", help="trajectory_id; all without it")
     asked.add_argument("--most", type=int, default=20, help="cells that are shown at most")
-    for name in ("template", "view", "authority", "source-order", "readout"):
+    for name in ("template", "view", "slice", "authority", "source-order", "readout"):
         asked.add_argument(f"--{name}")
     for name in ("state", "layout", "assessed", "wave"):
         asked.add_argument(f"--{name}", type=int)
@@ -425,7 +428,7 @@ def _wanted_cells(options, study, stacks):
     plan = section_plan(options.section, ids, options.stack, options.second_stack)
     if options.wave is not None:
         plan = plan.assign(wave=options.wave)
-    for name in ("state", "template", "view", "authority", "source_order", "readout", "layout", "assessed"):
+    for name in ("state", "template", "view", "slice", "authority", "source_order", "readout", "layout", "assessed"):
         value = getattr(options, name)
         plan = plan if value is None else plan[plan[name] == value]
     if plan.empty:

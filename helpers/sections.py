@@ -95,7 +95,10 @@ def components(transitions, stack):
 
 BY_NAME = {
     plan.__name__: plan
-    for plan in (global_replay, retry, retrieval_face, matched_cube, bridge, source_only, controls, step_diagnostics)
+    for plan in (
+        global_replay, temperature_check, retry, retrieval_face, matched_cube, bridge, source_only, controls,
+        step_diagnostics,
+    )
 }
 
 

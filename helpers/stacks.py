@@ -1,13 +1,15 @@
 """Stacks: the evaluators of ``params/stacks.yml``."""
 
 import json
-from dataclasses import asdict, dataclass, field
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 NEEDED = {"embedded": ("file", "sha256"), "api": ("base_url", "key_variable")}
 ORDERS = ("prefix", "hash")
+NUMBERS = ("sampling", "concurrency", "timeout_s", "tokens_per_s", "price", "threads")
 SHOWN = 200  # characters of a text from elsewhere that an error may show
 STACKS = Path(__file__).resolve().parent.parent / "params" / "stacks.yml"
 
@@ -88,6 +90,9 @@ def _stack(path, name, row):
         stack = Stack(name=name, **row)
     except TypeError as error:
         raise StackError(f"{where}: {str(error).split('__init__() ')[-1]}.") from None
+    for field_name in NUMBERS:
+        if (text := text_exponent(row.get(field_name))) is not None:
+            raise StackError(f"{where}: {field_name} holds text ({text!r}); YAML reads 1e-3 as text, so write 1.0e-3.")
     if stack.kind not in NEEDED:
         raise StackError(f"{where}: kind {stack.kind!r} is unknown; use one of {', '.join(NEEDED)}.")
     if stack.order not in ORDERS:
@@ -98,17 +103,20 @@ def _stack(path, name, row):
     return stack
 
 
+def text_exponent(value):
+    """The first text in a YAML value, however deep, that was meant as a number (``1e-3``); None without one."""
+    if isinstance(value, str):
+        return value if re.fullmatch(r"[+-]?\d+(?:\.\d*)?[eE][+-]?\d+", value) else None
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for item in items if (found := text_exponent(item)) is not None), None)
+
+
 def load_stack(name, path=STACKS):
     """One stack by name; StackError lists the names that exist."""
     stacks = load_stacks(path)
     if name not in stacks:
         raise StackError(f"unknown stack {name!r}; {Path(path).name} has {', '.join(stacks)}.")
     return stacks[name]
-
-
-def describe(stack):
-    """A stack as a plain dict, for tables and notes; it holds no key."""
-    return asdict(stack)
 
 
 def without_key(text, key):

@@ -30,14 +30,16 @@ def parsed(study, name, text, by_text=True):
 
 
 def before_claims(study, kinds, state):
-    """Supported concrete candidates per frozen view of one state.
+    """Supported concrete candidates per frozen view of one state that holds no artifact yet.
 
     Returns
     -------
     DataFrame: trajectory_id, kind, supported (count; NaN where the view cannot be read)
     """
     rows = []
-    for name in study.trajectories:
+    for name, trajectory in study.trajectories.items():
+        if trajectory.states[state].get("artifacts"):
+            continue
         for kind in kinds:
             text = study.views.get(view_id(name, state, kind))
             if text is None:
@@ -47,7 +49,7 @@ def before_claims(study, kinds, state):
     return pd.DataFrame(rows, columns=["trajectory_id", "kind", "supported"])
 
 
-def read_labels(path):
+def hand_labels(path):
     """Hand labels of support fields; an empty list where no file is there, DataError for a broken row."""
     rows = read_jsonl(path, missing_ok=True)
     allowed = {alias(i) for i in range(K)}

@@ -46,6 +46,8 @@ def test_a_channel_cannot_be_changed_after_it_was_made():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"template": "direct", "authority": "evidence-primary"}, "the direct template has no authority policy and one order"),
+        ({"template": "two-pass", "source_order": "state-last"}, "the two-pass template has no authority policy"),
         ({"template": "indirect"}, "channel template 'indirect'; use one of direct, buffered, matched, two-pass"),
         (
             {"template": "matched", "view": "quotes"},

@@ -83,6 +83,12 @@ def test_a_number_that_yaml_reads_as_text_is_refused_with_the_way_to_write_it(ro
         merged("embedded", "01_first", ["LEVEL=1e-3"], root=root)
 
 
+def test_such_a_number_is_found_inside_lists_and_dicts_too(root):
+    with pytest.raises(ParameterError, match="command line: AUTHORITIES holds text .'5e-1'.*write 1.0e-3"):
+        merged("smoke", "second", ["AUTHORITIES=[0.5, {x: 5e-1}]"], root=root)
+    assert merged("smoke", "second", ["AUTHORITIES=[1e3 words, 2e, '5']"], root=root)["AUTHORITIES"]
+
+
 @pytest.mark.parametrize("text", ["DRAWS=many", "DRAWS=2.5", "DRAWS=true", "LEVEL=[1]", "STACK=3", "FIRST=all"])
 def test_a_value_of_the_wrong_type_is_refused(root, text):
     with pytest.raises(ParameterError, match=f"01_first: {text.partition('=')[0]} = .* is no "):

@@ -325,6 +325,7 @@ def test_an_unknown_section_and_a_bridge_without_its_second_stack_are_refused():
     with pytest.raises(DataError, match="--second-stack"):
         section_plan("bridge", ["t"], "loopback")
     assert len(section_plan("bridge", ["t"], "one", "two")) == 2 * 2 * 2 * 4 * (1 + 4)
+    assert len(section_plan("components", ["t"], "one")) == 12 * 7, "both ends of every transition, seven channels"
 
 
 def write_study(study, folder, stack):

@@ -2,11 +2,11 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
-from helpers.stacks import StackError, describe, load_stack, load_stacks
+from helpers.stacks import StackError, load_stack, load_stacks
 
 ROW = """
 local:
@@ -62,13 +62,22 @@ def test_the_identity_of_an_api_stack_is_its_endpoint_and_model_and_nothing_else
 def test_a_description_is_plain_data_without_a_key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "planted-key-4471")
     for stack in load_stacks().values():
-        text = json.dumps(describe(stack), default=str)
+        text = json.dumps(asdict(stack), default=str)
         assert "planted-key-4471" not in text and json.loads(text)["model"] == stack.model
 
 
 def test_a_stack_of_ones_own_file_loads(write):
     stack = load_stack("local", write(ROW))
     assert (stack.name, stack.concurrency, stack.timeout_s, stack.base_url) == ("local", 3, 45, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "right", "wrong"),
+    [("timeout_s", "45", "6e2"), ("sampling", "temperature: 1.0", "temperature: 1e0"), ("price", "input: 0.1", "input: 1e-1")],
+)
+def test_a_number_that_yaml_reads_as_text_is_refused(write, field, right, wrong):
+    with pytest.raises(StackError, match=f"stack 'local': {field} holds text .*write 1.0e-3"):
+        load_stack("local", write(ROW.replace(right, wrong)))
 
 
 def test_an_unknown_stack_lists_the_names_that_exist(write):

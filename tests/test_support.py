@@ -56,7 +56,7 @@ def test_precision_recall_and_agreement_are_counted_per_candidate(study):
 
 
 def test_without_labels_the_table_is_there_and_holds_no_share(study, tmp_path):
-    table = support.validate(support.read_labels(tmp_path / "absent.jsonl"), study)
+    table = support.validate(support.hand_labels(tmp_path / "absent.jsonl"), study)
     assert table["share"].isna().all() and len(table) == 3
 
 
@@ -65,7 +65,7 @@ def test_a_broken_label_is_refused_with_its_line(row, tmp_path):
     path = tmp_path / "labels.jsonl"
     path.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match="line 1"):
-        support.read_labels(path)
+        support.hand_labels(path)
 
 
 def test_a_candidate_named_by_its_own_text_counts_unless_only_aliases_do(study):
@@ -81,7 +81,7 @@ def test_a_candidate_named_by_its_own_text_counts_unless_only_aliases_do(study):
 
 
 def test_the_shipped_labels_are_of_shipped_views_of_both_contracts_and_each_view_is_labelled_once():
-    labels = support.read_labels(ROOT / "data/support_labels.jsonl")
+    labels = support.hand_labels(ROOT / "data/support_labels.jsonl")
     study = load_study(ROOT / "data/tasks.jsonl", ROOT / "data/trajectories.jsonl", ROOT / "data/views.jsonl")
     names = [view_id(row["trajectory_id"], row["state"], row["kind"]) for row in labels]
     assert len(set(names)) == len(names) >= 60 and set(names) <= set(study.views)
