@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from helpers.labels import BINARY_LABELS, JOINT_LABELS, read_labels
+from helpers.recordings import lookup
 from helpers.reducers import transition_gains
 from helpers.tasks import DataError
 from helpers.traces import STEPS
@@ -18,6 +20,38 @@ def check_choice(study, trajectory_id, step, sort):
         raise DataError(f"STEP: {step!r}; use 0 for the first of the list, or one of {names}.")
     if sort not in SORTS:
         raise DataError(f"SORT: {sort!r}; use one of {', '.join(SORTS)}.")
+
+
+def chosen(listed, trajectory_id, step):
+    """(trajectory_id, step) to inspect: what is set, the first of the list that fits where something is left open.
+
+    DataError where nothing on the list fits.
+    """
+    if trajectory_id and step:
+        return trajectory_id, step
+    names, steps = (listed.index.get_level_values(level) for level in ("trajectory_id", "step"))
+    fits = listed[((names == trajectory_id) | (not trajectory_id)) & ((steps == step) | (not step))]
+    if fits.empty:
+        raise DataError("nothing that is recorded fits; set TRAJECTORY and STEP, both, or another SORT.")
+    return fits.index[0]
+
+
+def readings(plan, table):
+    """What is missing in recorded answers, by plan row: each such label with its reason and upper bound, as text.
+
+    Parameters
+    ----------
+    plan : DataFrame with ``key`` and ``readout``; table : Arrow table of recordings
+    """
+    out = {}
+    for index, place, readout in zip(plan.index, lookup(plan, table), plan["readout"], strict=True):
+        answer = table.slice(place, 1).to_pylist()[0] if place >= 0 else {}
+        labels = BINARY_LABELS if readout == "binary" else JOINT_LABELS
+        found = read_labels(answer.get("tokens"), answer.get("logprobs"), labels)
+        gone = zip(labels, found.reasons, found.bounds, strict=True)
+        out[index] = "; ".join(f"{label}: {reason}" + (f", at most {bound:.2f} nats" if np.isfinite(bound) else "")
+                               for label, reason, bound in gone if reason)  # fmt: skip
+    return out
 
 
 def standing_out(margins, waves, sort):

@@ -1,5 +1,7 @@
 """One step that a visitor typed in, as a study of its own."""
 
+import numpy as np
+
 from helpers.plan import Study, short_hash
 from helpers.tasks import FALLBACK, DataError, K
 from helpers.traces import Trajectory
@@ -9,20 +11,22 @@ KINDS = ("ungrounded-512", "source-only-512")
 IDS = ("answer-a", "answer-b", "answer-c", FALLBACK)
 
 
-def one_step(question, candidates, target, before, after, folder):
-    """A study of one trajectory with two states, and that trajectory's id.
+def one_step(question, candidates, before, after, *, target, folder, generator):
+    """A study of one trajectory with two states, that trajectory's id, and the file of its views.
 
     Parameters
     ----------
     question : str
     candidates : list of four different texts
-    target : int, 1 to 4, the candidate that is right
     before, after : dicts, the states around the step; the question is added to both
-    folder : path; ``<trajectory id>.jsonl`` holds the views that were written for this step before
+    target : int, 1 to 4, the candidate that is right
+    folder : path of the views that were written before; every step and generator has a file of its own
+    generator : Stack that writes the views
 
     Returns
     -------
-    study, trajectory_id; the id follows from everything that was typed in, so a changed text is another step.
+    study, trajectory_id, path; the id follows from what an evaluator can see, so a changed text is another step, and
+    another target is the same step judged anew.
 
     Raises
     ------
@@ -39,10 +43,30 @@ def one_step(question, candidates, target, before, after, folder):
         if not isinstance(state, dict):
             raise DataError(f'{name}: a state is a dict of fields, say {{"evidence": ["…"]}}.')
     listed = [{"candidate_id": i, "text": text} for i, text in zip(IDS, texts, strict=True)]
-    name = f"tried-{short_hash([question, texts, target, before, after])}"
+    name = f"tried-{short_hash([question, texts, before, after])}"
     task = {"task_id": name, "family": "tried", "question": question, "candidates": listed, "target": IDS[target - 1]}
     states = tuple({"question": question, **state} for state in (before, after))
     trajectory = Trajectory(name, name, states, ({"action": "try"},), None, None)
-    path = folder / f"{name}.jsonl"
+    path = folder / f"{name}-{short_hash(generator.identity)}.jsonl"
     views = load_views(path, [trajectory]) if path.exists() else {}
-    return Study({name: task}, {name: trajectory}, views), name
+    return Study({name: task}, {name: trajectory}, views), name, path
+
+
+def sign_verdict(gains):
+    """Whether a step keeps its sign over channels, as half a sentence. A gain of exactly zero has no sign.
+
+    Parameters
+    ----------
+    gains : Series by channel, nats; NaN where it could not be read
+    """
+    gone, up, down = (", ".join(gains.index[which]) for which in (gains.isna(), gains > 0, gains < 0))
+    zero = f"; exactly zero: {', '.join(gains.index[gains == 0])}" if (gains == 0).any() else ""
+    if gone:
+        return f"{gone} could not be read (see the completeness table), so the question stays open"
+    signs = np.unique(np.sign(gains[gains != 0]))
+    if len(signs) == 2:
+        return f"it does not keep its sign: {up} above zero, {down} below{zero}"
+    if not len(signs):
+        return "it moves nothing: the gain is exactly zero in every channel"
+    says = "helps" if up else "harms"
+    return f"it keeps its sign: every channel says that it {says}" if not zero else f"{up or down} say that it {says}{zero}"

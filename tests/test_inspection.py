@@ -1,9 +1,10 @@
 """Which transitions stand out: the three orders, and choices that do not exist."""
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
-from helpers.inspection import check_choice, standing_out
+from helpers.inspection import check_choice, chosen, readings, standing_out
 from helpers.tasks import DataError
 from tests.conftest import tiny_study
 
@@ -48,6 +49,23 @@ def test_retry_orders_by_the_largest_change_between_waves():
 def test_an_incomplete_transition_is_not_listed(sort):
     margins, waves = (m.assign(margin=m["margin"].where(m["state"] != 1)) for m in (MARGINS, WAVES))
     assert steps(standing_out(margins, waves, sort)) == ([] if sort == "retry" else [3])
+
+
+def test_what_is_set_is_kept_and_the_list_fills_in_the_rest():
+    found = standing_out(MARGINS, WAVES, "omega")  # steps 2, 3, 1 of t
+    assert chosen(found, "", 0) == ("t", 2) and chosen(found, "", 3) == ("t", 3) == chosen(found, "t", 3)
+    assert chosen(found, "t", 0) == ("t", 2) and chosen(found, "other", 7) == ("other", 7)
+    for choice in (("other", 0), ("", 9)):
+        with pytest.raises(DataError, match="nothing that is recorded fits; set TRAJECTORY and STEP"):
+            chosen(found, *choice)
+
+
+def test_a_missing_label_is_told_with_its_reason_and_bound():
+    plan = pd.DataFrame({"key": ["k1", "k2"], "readout": "joint"}, index=[4, 7])
+    table = pa.table({"key": ["k1"], "tokens": [["A", "B", "C", "D"]], "logprobs": [[-9999.0, -1.2, -1.9, -2.3]]})
+    told = readings(plan, table)
+    assert told[4] == "A: sentinel instead of a log-probability, at most -0.80 nats"
+    assert told[7].startswith("A: answer without log-probabilities; B:")
 
 
 @pytest.mark.parametrize(

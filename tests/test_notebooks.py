@@ -281,8 +281,11 @@ def test_a_typed_step_is_asked_once_and_its_sign_is_told(smoke, tmp_path):
         execute(notebook_source("try_a_step"), tmp_path / "again.ipynb", values, progress=False)
         assert endpoint.requests == asked, "the second run is instant"
     assert shown(tmp_path / "again.ipynb").count("The step's gain is direct ") == 1
-    execute(notebook_source("try_a_step"), tmp_path / "other.ipynb", {**values, "TARGET": 1, "ASK": False}, progress=False)
-    assert "the question stays open" in shown(tmp_path / "other.ipynb")
+    execute(notebook_source("try_a_step"), tmp_path / "target.ipynb", {**values, "TARGET": 1, "ASK": False}, progress=False)
+    assert "stays open" not in shown(tmp_path / "target.ipynb"), "another target needs no new answer"
+    for other in ({"QUESTION": "Another one?"}, {"STACK": "smoke-2"}):
+        execute(notebook_source("try_a_step"), tmp_path / "other.ipynb", {**values, **other, "ASK": False}, progress=False)
+        assert "the question stays open" in shown(tmp_path / "other.ipynb")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").rglob("*.ipynb")), ids=lambda p: p.stem)
