@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from helpers.retrieval import terms
 from helpers.tasks import append_jsonl, read_jsonl
+from helpers.traces import STEPS, parse_trajectory
 from helpers.workflow import Workflow
 
 # Each factor and the step at which it acts.
@@ -115,6 +117,28 @@ def replay(task, retriever, ask, setting, *interventions):
         else:
             fixed = {FACTORS[it.factor]: it.value}
     return Workflow(retriever, ask, **setting, fixed=fixed).run(task)
+
+
+def causes(task, article, baseline):
+    """Single changes that make sense for a failed run, as a list of :class:`Intervention`.
+
+    Parameters
+    ----------
+    task : task dict
+    article : library entry about the question, or None where the library holds none
+    baseline : trajectory row of the failed run
+    """
+    words = " ".join(dict.fromkeys(terms(task["question"])))
+    every = [Intervention("the question's words", "plan", {"plan": {"query": words}}), Intervention("a lax audit", "audit", 0.0)]
+    if article:
+        document = {"doc_id": article["doc_id"], "year": article["year"], "design": article["design"], "text": article["summary"]}
+        first = lambda hits: sorted(hits, key=lambda hit: hit["doc_id"] != article["doc_id"])  # noqa: E731
+        every += [Intervention("the right document", "documents", {"artifacts": [document]}),
+                  Intervention("the article first", "ranking", first)]  # fmt: skip
+    if evidence := parse_trajectory(baseline).states[STEPS.index("extract") + 1].get("evidence"):
+        answer = {"answer": evidence[0]["quote"], "citations": [evidence[0]["doc_id"]]}
+        every.append(Intervention("a quoting draft", "draft", answer))
+    return every
 
 
 def same_until(baseline, patched, step):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
+from scipy.special import softmax
 from scipy.stats import trim_mean
 
 from helpers.labels import ANOTHER_MODEL, BINARY_LABELS, JOINT_LABELS, NO_LOGPROBS, NOT_RETURNED, SENTINEL, label_matrix
@@ -348,6 +349,49 @@ def endpoint_margins(plan, study, table, *, tau=1.0):
     out |= {f"energy_{j}": reduced[:, j] for j in range(K)}
     ends = ends.assign(**out)
     return ends.assign(complete=ends["margin"].notna())
+
+
+def state_beliefs(plan, study, table, *, tau=1.0):
+    """Beliefs over the candidates at every state of the complete trajectories, averaged over layouts.
+
+    Parameters
+    ----------
+    plan : keyed DataFrame of one channel and one wave
+    tau : float, as in :func:`layout_reduction`
+
+    Returns
+    -------
+    ends : DataFrame, one row a state, of the m states whose trajectory lacks no layout of any planned state
+    beliefs : (m, K) array, probabilities
+    target : (m,) array of int, position of the reviewed target
+    """
+    ends, energies = endpoint_energies(plan, read_cells(plan, table)[0])
+    beliefs = softmax(tau * energies, axis=-1).mean(axis=1)
+    whole = pd.Series(~np.isnan(beliefs).any(axis=1)).groupby(ends["trajectory_id"].to_numpy()).transform("all").to_numpy(bool)
+    ends, beliefs = ends[whole].reset_index(drop=True), beliefs[whole]
+    return ends, beliefs, np.array([study.target(name) for name in ends["trajectory_id"]], dtype=int)
+
+
+def view_interactions(margins, states):
+    """Gains and interactions of two views at every vertex of a bridge (Equation 5), in nats.
+
+    Parameters
+    ----------
+    margins : Series of margins indexed by (trajectory_id, vertex, view, state); views ``quote`` and ``generated``
+    states : (before, after)
+
+    Returns
+    -------
+    DataFrame, one row a trajectory: ``quote_v``, ``generated_v`` (gains) and ``D_v`` (generated minus quote) for each
+    vertex v
+    """
+    wide = margins.unstack(["vertex", "view", "state"])
+    out = {}
+    for v in sorted(margins.index.unique("vertex")):
+        for view in ("quote", "generated"):
+            out[f"{view}_{v}"] = gain(wide[v, view, states[1]], wide[v, view, states[0]])
+        out[f"D_{v}"] = out[f"generated_{v}"] - out[f"quote_{v}"]
+    return pd.DataFrame(out, index=wide.index)
 
 
 def transition_gains(margins, *, column="margin", by):

@@ -15,7 +15,7 @@ from IPython.display import HTML, Markdown, display
 
 from helpers.inference import METHODS, interval
 from helpers.params import ROOT
-from helpers.reducers import read_cells
+from helpers.reducers import latin_square_shares, read_cells
 
 # Okabe and Ito's palette: distinct under the common colour-vision deficiencies.
 COLOURS = {
@@ -203,6 +203,24 @@ def completeness(plan, table):
         for name in out.index
     ]
     return out
+
+
+def what_is_followed(results, prefix, ends, energies):
+    """Mean shares of the log-probabilities' spread that follow candidate, letter and neither, by channel.
+
+    Adds the rows ``<prefix>.follows_candidate`` and ``<prefix>.follows_letter``; see ``reducers.latin_square_shares``.
+
+    Parameters
+    ----------
+    results : Results
+    ends, energies : from ``reducers.endpoint_energies``
+    """
+    shares = pd.DataFrame(latin_square_shares(energies), columns=["candidate", "letter", "rest"])
+    count = ends.loc[shares["letter"].notna(), "trajectory_id"].nunique()
+    for part in ("candidate", "letter"):
+        results.add(f"{prefix}.follows_{part}", shares[part].mean(), cohort="complete endpoints, all channels", n=count,
+                    unit="proportion", quantity=f"share of the spread that follows the {part}")  # fmt: skip
+    return shares.groupby(channel_names(ends), sort=False).mean()
 
 
 def channel_names(plan):

@@ -55,6 +55,19 @@ def test_the_ranking_and_the_audit_threshold_can_be_set_too():
     assert "issues" in strict["steps"][6]["patch"] and "issues" not in replay()["steps"][6]["patch"]
 
 
+def test_the_changes_that_make_sense_depend_on_the_library_and_on_what_was_extracted():
+    article = LIBRARY[0]
+    every = {c.name: c for c in d.causes(TASK, article, replay())}
+    assert list(every) == ["the question's words", "a lax audit", "the right document", "the article first", "a quoting draft"]
+    assert every["the right document"].value["artifacts"][0]["text"] == article["summary"]
+    hits = [{"doc_id": "x"}, {"doc_id": article["doc_id"]}, {"doc_id": "y"}]
+    assert [h["doc_id"] for h in every["the article first"].value(hits)] == [article["doc_id"], "x", "y"]
+    for change in every.values():
+        assert replay(change)["steps"], "each of them can be replayed"
+    nothing = replay(d.Intervention("nothing found", "ranking", lambda hits: []))
+    assert [c.name for c in d.causes(TASK, None, nothing)] == ["the question's words", "a lax audit"]
+
+
 def test_two_changes_at_once_are_refused():
     two = [d.Intervention("stale note", "documents", {"artifacts": [STALE]}), d.Intervention("strict", "audit", 1.0)]
     with pytest.raises(d.TwoFactors, match="stale note, strict: one replay changes one factor"):

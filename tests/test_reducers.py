@@ -11,7 +11,7 @@ from scipy.stats import trim_mean
 
 from helpers import prompts
 from helpers.channels import Channel, direct, generated, matched
-from helpers.plan import Study, make_plan
+from helpers.plan import Study, add_keys, make_plan
 from helpers.recordings import as_table
 from helpers.reducers import (
     IncompleteFace,
@@ -21,6 +21,7 @@ from helpers.reducers import (
     diagonal,
     disagrees,
     disagrees_where_nonzero,
+    endpoint_energies,
     endpoint_margins,
     gain,
     interaction,
@@ -29,14 +30,17 @@ from helpers.reducers import (
     read_cells,
     retry_disagreement,
     sign_counts,
+    state_beliefs,
     symmetric_allocation,
     target_margin,
     transition_gains,
     trimmed_mean,
+    view_interactions,
     wave_reduction,
 )
 from helpers.tasks import FALLBACK
 from helpers.traces import STEPS, parse_trajectory
+from tests.conftest import loopback_stack, obtained, tiny_plan
 
 NAN = math.nan
 NATS = st.floats(-20, 20).map(lambda x: round(x, 3))
@@ -536,3 +540,29 @@ def test_the_shares_sum_to_one_and_ignore_what_a_layout_adds_to_all_labels():
 def test_a_rate_over_nonzero_moves_leaves_out_exact_zeros():
     one, two = [0.1, -0.1, 0.0, np.nan], [-0.2, -0.2, 0.3, 0.1]
     np.testing.assert_array_equal(disagrees_where_nonzero(one, two), [1.0, 0.0, np.nan, np.nan])
+
+
+# -- beliefs and view interactions -------------------------------------------------------------------
+
+
+def test_beliefs_are_those_of_whole_trajectories_averaged_over_layouts(study, endpoint, tmp_path):
+    server = endpoint()
+    stack = loopback_stack(server.url)
+    names = list(study.trajectories)
+    asked = tiny_plan(study, states=(3, 4))
+    gap = asked.index[(asked["trajectory_id"] == names[1]) & (asked["state"] == 4)][:1]
+    _, table = obtained(asked.drop(gap), study, stack, tmp_path, acquire="missing")
+    plan = add_keys(asked, study, {"loopback": stack})
+    ends, beliefs, target = state_beliefs(plan, study, table, tau=0.5)
+    assert ends["trajectory_id"].unique().tolist() == names[:1] and ends["state"].tolist() == [3, 4]
+    _, energies = endpoint_energies(plan, read_cells(plan, table)[0])
+    slow = [np.mean([np.exp(0.5 * x) / np.exp(0.5 * x).sum() for x in e], axis=0) for e in energies[:2]]
+    np.testing.assert_allclose(beliefs, slow)
+    assert target.tolist() == [study.target(names[0])] * 2
+
+
+def test_view_interactions_are_generated_minus_quote_gains_at_each_vertex():
+    index = pd.MultiIndex.from_product([["t1"], ["A", "B"], ["quote", "generated"], [3, 4]], names=["trajectory_id", "vertex", "view", "state"])
+    found = view_interactions(pd.Series([0.0, 1.0, 5.0, 5.5, -1.0, -3.0, 0.0, NAN], index=index), (3, 4)).loc["t1"]
+    assert found[["quote_A", "generated_A", "D_A", "quote_B"]].tolist() == [1.0, 0.5, -0.5, -2.0]
+    assert np.isnan(found["generated_B"]) and np.isnan(found["D_B"])
