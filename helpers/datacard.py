@@ -6,6 +6,7 @@ from collections import Counter
 import pandas as pd
 
 from helpers.params import ROOT
+from helpers.projection import projected_states
 from helpers.tasks import load_library, load_tasks, read_jsonl
 from helpers.traces import acquired_artifact, load_trajectories
 
@@ -29,6 +30,7 @@ def counted(root=ROOT):
     years = [t["source"]["year"] for t in tasks]
     modes = Counter(step["mode"] for t in trajectories for step in t.steps)
     artifact = sum(acquired_artifact(t) for t in trajectories)
+    last = sorted(len(projected_states(t)[-1]) for t in trajectories)
     kinds = Counter(row["kind"] for row in read_jsonl(data / "views.jsonl"))
     lines = [
         f"- tasks: {len(tasks)}; library entries: {len(library)}; years of the articles: {min(years)} to {max(years)}.",
@@ -40,6 +42,7 @@ def counted(root=ROOT):
         f"- trajectories: {len(trajectories)}; {artifact} acquired an artifact, "
         f"{sum(bool(t.success) for t in trajectories)} succeeded.",
         _line("steps by mode", sorted(modes.items())),
+        f"- projected final states: {last[len(last) // 2]:,} characters in the middle, {last[-1]:,} at most.",
         _line("frozen views", sorted(kinds.items())),
     ]
     return lines + recorded(len(trajectories), root)

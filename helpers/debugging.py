@@ -150,7 +150,7 @@ def same_until(baseline, patched, step):
             raise NotDeterministic(f"step {old['action']} differs although only {step} was set; the replay cannot be trusted.")
 
 
-def debug_failure(task, retriever, ask, setting, failed, interventions):
+def debug_failure(task, retriever, ask, setting, *, failed, interventions):
     """Which single change makes a failure go away.
 
     Parameters

@@ -187,7 +187,7 @@ def forecasts(chosen, study, setting):
     generator, counted, rows = setting.stacks[setting.common["STACK"]], set(), []
     for section, plan in zip(chosen, plans, strict=True):
         rows += view_forecast(section, study, generator, counting.get(generator.name, Counting()), counted)
-        rows += forecast(section, plan, study, setting, counting, speed)
+        rows += forecast(section, plan, study, setting, counting=counting, speed=speed)
     return rows
 
 
@@ -198,7 +198,7 @@ def measured_speed(table):
     return fresh / seconds if fresh and seconds else None
 
 
-def expected_seconds(stack, calls, tokens, fresh, measured):
+def expected_seconds(stack, *, calls, tokens, fresh, measured):
     """How long calls will take: at the measured speed of a stack of this machine, else at the speeds of its file.
 
     An endpoint elsewhere answers many calls at a time, so what one took says little about the next thousand.
@@ -211,7 +211,7 @@ def expected_seconds(stack, calls, tokens, fresh, measured):
     return fresh / declared["prompt"] + calls / declared["completion"]
 
 
-def forecast(section, plan, study, setting, counting, speed):
+def forecast(section, plan, study, setting, *, counting, speed):
     """One row a stack: calls, tokens, money and time that a section still needs.
 
     Parameters
@@ -228,7 +228,7 @@ def forecast(section, plan, study, setting, counting, speed):
         todo = part[~recorded]
         grouped = stack.kind == "embedded" and section.order == "prefix-groups"
         tokens, fresh, note = prompt_tokens(todo, study, counting[name], grouped=grouped)
-        seconds = expected_seconds(stack, len(todo), tokens, fresh, speed[name])
+        seconds = expected_seconds(stack, calls=len(todo), tokens=tokens, fresh=fresh, measured=speed[name])
         rows.append(
             {
                 "section": section.name, "stack": name, "planned": len(part), "recorded": int(recorded.sum()), "to ask": len(todo),
@@ -340,7 +340,7 @@ def print_plan(rows, setting):
           "recorded prompts of the stack took.")  # fmt: skip
     if "07_step_diagnostics" in set(frame["section"]):
         print("Not counted: the component audit of 07_step_diagnostics, which chooses its transitions by what is recorded "
-              "first; that notebook asks for it itself with ACQUIRE=missing.")  # fmt: skip
+              "first, and the actor's own calls in notebooks 08 and 09; these notebooks ask with ACQUIRE=missing.")  # fmt: skip
     print("\n".join(stack_notes(list(dict.fromkeys(frame["stack"])), setting)))
 
 

@@ -366,12 +366,12 @@ def why(plan, study, stacks, folder):
             store.failures(),
         )
         out += [
-            (row, _reason(row, study, stacks[name], recorded, keys, failures)) for row in part.itertuples(index=False)
+            (row, _reason(row, study, stacks[name], recorded, keys=keys, failures=failures)) for row in part.itertuples(index=False)
         ]
     return out
 
 
-def _reason(row, study, stack, recorded, keys, failures):
+def _reason(row, study, stack, recorded, *, keys, failures):
     if pd.isna(row.key):
         return f"its {row.view} view is not frozen; make the views first."
     if row.key in keys:

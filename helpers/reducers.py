@@ -149,10 +149,11 @@ def interaction(after_1, after_0, before_1, before_0):
     """State-by-channel interaction F11 - F10 - F01 + F00, in nats (Equation 1).
 
     The first index is the state (after = 1), the second the channel. IncompleteFace is raised when a
-    corner is None: without it the interaction is not identified (Proposition 1). NaN corners give NaN.
+    corner is None or, for a single transition, NaN: without it the interaction is not identified (Proposition 1).
+    In an array a NaN corner leaves its own transition NaN.
     """
     corners = {"F11": after_1, "F10": after_0, "F01": before_1, "F00": before_0}
-    absent = [name for name, value in corners.items() if value is None]
+    absent = [name for name, value in corners.items() if value is None or (np.ndim(value) == 0 and np.isnan(value))]
     if absent:
         raise IncompleteFace(
             f"the interaction needs all four corners of the face; {', '.join(absent)} missing. Two gains are not "

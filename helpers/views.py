@@ -117,7 +117,7 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=
             if stop.is_set():
                 return None
             try:
-                row = await generated_view(trajectory, state, kind, tasks[trajectory.task_id], stack, client, budget)
+                row = await generated_view(trajectory, state, kind, tasks[trajectory.task_id], stack=stack, client=client, budget=budget)
             except NoText as reason:
                 left_out[view_id(trajectory.trajectory_id, state, kind)] = str(reason)
                 if len(left_out) < MOST_WITHOUT_TEXT or written:
@@ -156,7 +156,7 @@ class NoText(Exception):
     """The generator refuses this view or answers without text; asking again may bring the same."""
 
 
-async def generated_view(trajectory, state, kind, task, stack, client, budget):
+async def generated_view(trajectory, state, kind, task, *, stack, client, budget):
     """Ask the generator for one view; the row to freeze. NoText or StackError name the view where there is none."""
     rule = GENERATED[kind]
     messages = view_messages(task, projected_states(trajectory)[state], rule)

@@ -96,14 +96,14 @@ def test_the_cause_of_a_failure_is_ranked_first():
         d.Intervention("a quoting draft", "draft", {"answer": GOOD["synthesize"], "citations": ["pmid:501"]}),
         d.Intervention("a lax audit", "audit", 0.0),
     ]
-    found = d.debug_failure(TASK, LibraryRetriever(LIBRARY), blank, SETTING, failed, causes)
+    found = d.debug_failure(TASK, LibraryRetriever(LIBRARY), blank, SETTING, failed=failed, interventions=causes)
     assert found.loc[0, "intervention"] == "a quoting draft" and found["effect"].tolist() == [1, 0, 0]
     assert found.loc[0, "changed"].startswith("synthesize")
 
 
 def test_a_run_that_does_not_fail_is_not_debugged():
     with pytest.raises(ValueError, match="does not fail, so there is nothing to debug"):
-        d.debug_failure(TASK, LibraryRetriever(LIBRARY), scripted(), SETTING, failed, [])
+        d.debug_failure(TASK, LibraryRetriever(LIBRARY), scripted(), SETTING, failed=failed, interventions=[])
 
 
 def test_the_worked_treatment_effect():

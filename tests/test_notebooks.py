@@ -205,17 +205,34 @@ async def _all_at_once(sources, folder):
             await manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.parametrize("name", ["01_global_replay", "05_bridge", "00_overview"])
-def test_a_notebook_survives_all_cells_queued_at_once(report, name):
-    _, folder = report
+def _queued(name, values):
+    """Code cells of a notebook with their parameters set, as Run All sends them."""
     cells = [c for c in nbformat.read(notebook_source(name), as_version=4).cells if c.cell_type == "code"]
-    values = parameters(name, folder, ACQUIRE="recorded")
     sources = []
     for cell in cells:
         sources.append(cell.source)
         if "parameters" in cell.metadata.get("tags", []):
             sources.append("\n".join(f"{k} = {v!r}" for k, v in values.items()))
+    return sources
+
+
+@pytest.mark.parametrize("name", ["01_global_replay", "05_bridge", "00_overview"])
+def test_a_notebook_survives_all_cells_queued_at_once(report, name):
+    _, folder = report
+    sources = _queued(name, parameters(name, folder, ACQUIRE="recorded"))
     replies = asyncio.run(_all_at_once(sources, folder))
+    assert [r["status"] for r in replies] == ["ok"] * len(sources), [r.get("evalue") for r in replies if r["status"] != "ok"]
+
+
+def test_all_cells_may_be_queued_while_an_evaluator_is_asked(smoke, tmp_path):
+    """The first await of a live run must not let the cells behind it overtake."""
+    _, folder = smoke
+    os.environ["ASV_SMOKE_KEY"] = secrets.token_hex(16)
+    places = {"RECORDINGS": str(tmp_path / "recordings"), "OUTPUT": str(tmp_path / "out")}
+    sources = _queued("03_retrieval_face", parameters("03_retrieval_face", folder, ACQUIRE="missing") | places)
+    with Endpoint(port=8808, latency_s=0.01) as endpoint:
+        replies = asyncio.run(_all_at_once(sources, folder))
+        assert endpoint.requests > 100
     assert [r["status"] for r in replies] == ["ok"] * len(sources), [r.get("evalue") for r in replies if r["status"] != "ok"]
 
 

@@ -131,10 +131,10 @@ def test_time_is_expected_at_the_measured_speed_of_this_machine_and_at_the_decla
     assert measured_speed(table) == 640 / 16 and measured_speed(table.slice(0, 0)) is None
     speeds = {"prompt": 50, "completion": 10}
     far = loopback_stack("http://127.0.0.1:9/v1", tokens_per_s=speeds)
-    near = replace(far, kind="embedded")
-    assert expected_seconds(near, 10, 9000, 400, 40.0) == 10
-    assert expected_seconds(near, 10, 9000, 400, None) == 8 + 1
-    assert expected_seconds(far, 10, 9000, 400, 40.0) == 180
+    near, work = replace(far, kind="embedded"), {"calls": 10, "tokens": 9000, "fresh": 400}
+    assert expected_seconds(near, **work, measured=40.0) == 10
+    assert expected_seconds(near, **work, measured=None) == 8 + 1
+    assert expected_seconds(far, **work, measured=40.0) == 180
 
 
 def test_an_unknown_profile_or_section_is_refused_with_those_that_exist(capsys):

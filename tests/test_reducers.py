@@ -187,6 +187,8 @@ def test_the_diagonal_mixes_reference_gain_channel_shift_and_interaction():
 def test_an_interaction_without_one_of_its_corners_is_refused(corner, name):
     with pytest.raises(IncompleteFace, match=f"needs all four corners of the face; {name} missing"):
         interaction(**{**CORNERS, corner: None})
+    with pytest.raises(IncompleteFace, match=f"{name} missing"):
+        interaction(**{**CORNERS, corner: NAN})
 
 
 def test_every_absent_corner_is_named():
