@@ -89,7 +89,7 @@ def project(tmp_path):
 def test_help_is_what_make_says_first_and_it_lists_every_target(project):
     done = make(project)
     assert done.returncode == 0
-    targets = "help reproduce report test lab freeze plan record verify smoke probe model endpoint bench coverage "
+    targets = "help reproduce report test lab freeze plan record why verify smoke probe model endpoint bench coverage "
     targets += "lock clean"
     assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("make ")] == targets.split()
     assert "Profiles (PROFILE=): embedded smoke. Notebooks (NB=): 00_overview 01_first 02_second inspect" in done.stdout

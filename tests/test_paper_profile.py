@@ -89,7 +89,7 @@ def test_every_section_is_probed_planned_asked_read_and_reduced_in_spite_of_pass
     assert set(PASS) <= set(PASSING)
     study = tiny_study()
     stacks, endpoints = servers(*PASS, share=0.15)
-    setting = Setting({"RECORDINGS": str(tmp_path)}, stacks)
+    setting = Setting({"RECORDINGS": str(tmp_path), "STACK": next(iter(stacks))}, stacks)
     chosen = [Section(n, lambda ids, p=p: p) for n, p in paper_sections(list(study.trajectories)).items()]
     before = forecasts(chosen, study, setting)
     keys = distinct(study, stacks)
