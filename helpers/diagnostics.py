@@ -233,6 +233,27 @@ def state_difference(before_text, after_text):
     return [line for line in lines if line[:2] in ("- ", "+ ")]
 
 
+def check_cues(labels, study, kind="rationale-128"):
+    """The rule beside the hand for every labelled transition of a study whose after-state has a frozen rationale.
+
+    Parameters
+    ----------
+    labels : DataFrame from :func:`read_cue_labels`
+
+    Returns
+    -------
+    DataFrame: trajectory_id, step, rule, hand (labels)
+    """
+    rows = []
+    for row in labels.itertuples(index=False):
+        rationale = row.trajectory_id in study.trajectories and study.view(row.trajectory_id, row.step, kind)
+        if rationale:
+            texts = [study.states[row.trajectory_id][s] for s in (row.step - 1, row.step)]
+            found = cue_loss(*texts, rationale, study.task(row.trajectory_id))
+            rows.append((row.trajectory_id, row.step, found["label"], row.label))
+    return pd.DataFrame(rows, columns=["trajectory_id", "step", "rule", "hand"])
+
+
 def read_cue_labels(path):
     """Hand labels of lost cues as a DataFrame (trajectory_id, step, label); empty without a file.
 

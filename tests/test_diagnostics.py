@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import diagnostics as d
+from helpers.params import ROOT
+from helpers.plan import load_study
 from helpers.reducers import competitor_margin
 from helpers.tasks import DataError, write_jsonl
+from helpers.views import view_id
 from tests.conftest import tiny_study
 
 SHARP, OTHER = [9.0, 0.0, 0.0, 0.0], [0.0, 9.0, 0.0, 0.0]
@@ -210,3 +213,25 @@ def test_hand_labels_of_cues_are_read_and_a_broken_one_is_named(tmp_path):
     write_jsonl(path, [{"trajectory_id": "t1", "step": 5, "label": "lost"}])
     with pytest.raises(DataError, match="line 1: needs trajectory_id, step and a label of state damage"):
         d.read_cue_labels(path)
+
+
+def test_the_rule_is_held_against_the_hand_where_a_rationale_is_frozen():
+    study = tiny_study()
+    name = next(iter(study.trajectories))
+    views = {view_id(name, k, "rationale-128"): "nothing of it" for k in (4, 5)}
+    labels = pd.DataFrame(
+        [(name, 4, "neither"), (name, 5, "state damage"), (name, 6, "neither"), ("another", 4, "neither")],
+        columns=["trajectory_id", "step", "label"],
+    )
+    found = d.check_cues(labels, replace(study, views=views))
+    assert found[["trajectory_id", "step", "hand"]].values.tolist() == [[name, 4, "neither"], [name, 5, "state damage"]]
+    rules = [d.cue_loss(study.states[name][k - 1], study.states[name][k], "nothing of it", study.task(name)) for k in (4, 5)]
+    assert found["rule"].tolist() == [rule["label"] for rule in rules]
+    assert d.check_cues(labels.head(0), study).empty
+
+
+def test_the_shipped_labels_cover_whole_trajectories_that_exist():
+    labels = d.read_cue_labels(ROOT / "data/cue_labels.jsonl")
+    study = load_study(ROOT / "data/tasks.jsonl", ROOT / "data/trajectories.jsonl")
+    assert set(labels["trajectory_id"]) <= set(study.trajectories) and len(labels) >= 30
+    assert labels.groupby("trajectory_id")["step"].apply(sorted).map(lambda s: s == list(range(1, 12))).all()
