@@ -28,9 +28,9 @@ export PYTHONHASHSEED := 0
 
 PROFILES := $(patsubst params/%/common.yml,%,$(sort $(wildcard params/*/common.yml)))
 REPORTS := $(sort $(notdir $(basename $(wildcard notebooks/*.ipynb))))
-# Notebooks that a profile leaves out unless NB names them: sections whose recordings do not ship yet, and, live on a
-# user's own questions, everything but the global replay.
-LEFT_OUT_embedded := 07_step_diagnostics
+# Notebooks that a profile leaves out unless NB names them: live on a user's own questions, everything but the global
+# replay.
+LEFT_OUT_embedded :=
 LEFT_OUT_pubmedqa := 00_overview 02_retry 03_retrieval_face 04_matched_cube 05_bridge 06_source_only A1_controls
 LEFT_OUT_pubmedqa += 07_step_diagnostics 08_evaluating_reasoners 09_debugging_reasoners
 # A profile of your own: your traces need not come from this project's workflow, which these two run again.

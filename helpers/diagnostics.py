@@ -14,7 +14,6 @@ from scipy.special import entr, rel_entr, softmax
 
 from helpers.labels import NOT_RETURNED
 from helpers.projection import state_slice
-from helpers.prompts import alias
 from helpers.reducers import competitor_margin, target_margin
 from helpers.retrieval import terms
 from helpers.tasks import DataError, K, read_jsonl
@@ -103,8 +102,8 @@ def gold_leak(text):
 
 
 def candidate_coverage(text):
-    """Share of the candidate identifiers that a rationale names."""
-    return sum(alias(i).lower() in text.lower() for i in range(K)) / K
+    """Share of the candidate identifiers that a rationale names, as CANDIDATE_01 or as it writes it (Candidate 1)."""
+    return sum(bool(re.search(rf"candidate[ _-]?0?{i}(?!\d)", text, re.IGNORECASE)) for i in range(1, K + 1)) / K
 
 
 # -- where the cue is lost --------------------------------------------------------------------------

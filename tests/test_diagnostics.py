@@ -155,6 +155,7 @@ def test_gold_leaks_are_words_about_the_key_and_not_about_gold_standards():
 
 def test_coverage_is_the_share_of_candidates_that_are_named():
     assert d.candidate_coverage("candidate_01 and CANDIDATE_04, CANDIDATE_04") == 0.5
+    assert d.candidate_coverage("Candidate 02: none. candidate 3, Candidate-4 and CANDIDATE_12") == 0.75
     assert d.candidate_coverage("") == 0
 
 
