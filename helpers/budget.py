@@ -32,7 +32,7 @@ def usage_of(answer):
 
 
 class Budget:
-    """Calls and money of one run; None is no limit.
+    """Calls and money of one run; None or 0 is no limit.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Budget:
     """
 
     def __init__(self, calls=None, money=None):
-        self.calls, self.money = calls, money
+        self.calls, self.money = calls or None, money or None
         self.used, self.spent, self.held = 0, 0.0, 0.0
         self._out = 0  # requests whose money is held; a sum of floats need not come back to zero
         self._rate = None

@@ -67,16 +67,25 @@ def reliability(confidence, outcome, bins=10, rule="width"):
     -------
     DataFrame: n, confidence (mean), accuracy (observed frequency), gap (accuracy - confidence)
     """
+    filled, n, confidence, accuracy = _filled_bins(confidence, outcome, bins, rule)
+    points = {"n": n, "confidence": confidence, "accuracy": accuracy, "gap": accuracy - confidence}
+    return pd.DataFrame(points, index=pd.Index(filled, name="bin"))
+
+
+def _filled_bins(confidence, outcome, bins, rule):
+    """Number, size, mean confidence and mean outcome of every filled bin, as arrays: a bootstrap asks thousands of times."""
     confidence, outcome = _pairs(confidence, outcome)
-    frame = pd.DataFrame({"bin": bin_numbers(confidence, bins, rule), "confidence": confidence, "accuracy": outcome})
-    out = frame.groupby("bin").agg(n=("accuracy", "size"), confidence=("confidence", "mean"), accuracy=("accuracy", "mean"))
-    return out.assign(gap=out["accuracy"] - out["confidence"])
+    number = bin_numbers(confidence, bins, rule)
+    n = np.bincount(number)
+    filled = np.flatnonzero(n)
+    means = (np.bincount(number, weights=values)[filled] / n[filled] for values in (confidence, outcome))
+    return filled, n[filled], *means
 
 
 def expected_calibration_error(confidence, outcome, bins=10, rule="width"):
     """Mean over examples of |accuracy - confidence| of their bin, in [0, 1]."""
-    points = reliability(confidence, outcome, bins, rule)
-    return float((points["n"] * points["gap"].abs()).sum() / points["n"].sum())
+    _, n, confidence, accuracy = _filled_bins(confidence, outcome, bins, rule)
+    return float(n @ np.abs(accuracy - confidence) / n.sum())
 
 
 def brier_parts(confidence, outcome, bins=10, rule="width"):

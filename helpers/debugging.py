@@ -8,7 +8,6 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from helpers.retrieval import terms
@@ -174,8 +173,3 @@ def debug_failure(task, retriever, ask, setting, *, failed, interventions):
         rows.append((it.name, it.factor, 1.0 - float(failed(patched)), ", ".join(changed)))
     found = pd.DataFrame(rows, columns=["intervention", "factor", "effect", "changed"])
     return found.sort_values("effect", ascending=False, kind="stable", ignore_index=True)
-
-
-def treatment_effect(treated, control):
-    """Average treatment effect: mean outcome under do(Z = 1) minus mean under do(Z = 0), paired by unit."""
-    return float(np.mean(treated) - np.mean(control))

@@ -14,6 +14,7 @@ from scipy.special import entr, rel_entr, softmax
 
 from helpers.labels import NOT_RETURNED
 from helpers.projection import state_slice
+from helpers.prompts import with_aliases
 from helpers.reducers import competitor_margin, target_margin
 from helpers.retrieval import terms
 from helpers.tasks import DataError, K, read_jsonl
@@ -81,7 +82,8 @@ def with_floor(values, reason, floor):
 
 _LABELS = re.compile(
     r"\b(?i:option|choice|label|answer|candidate)\s+[A-D]\b|\b(?i:first|second|third|fourth)\s+(?i:option|choice)\b"
-    r"|(?:^|[\s(\"'])[A-D][).:]\s",
+    r"|\b(?i:option|choice|label|answer|candidate)[\"'*]*\s*[:=][\s\"'*]*[A-D]\b(?!\s+[a-z])"
+    r"|(?<!\w)(?:\"[A-D]\"|'[A-D]'|\*{1,2}[A-D]\*{1,2}|\([A-D][).:])(?=[\s:,.])|^[\s>*•-]*[A-D][).:]\s",
     re.MULTILINE,
 )
 _GOLD = re.compile(
@@ -101,8 +103,9 @@ def gold_leak(text):
     return bool(_GOLD.search(text))
 
 
-def candidate_coverage(text):
-    """Share of the candidate identifiers that a rationale names, as CANDIDATE_01 or as it writes it (Candidate 1)."""
+def candidate_coverage(text, task=None):
+    """Share of the candidates that a rationale names, as CANDIDATE_01, as it writes it (Candidate 1) or by stored id."""
+    text = text if task is None else with_aliases(text, task)
     return sum(bool(re.search(rf"candidate[ _-]?0?{i}(?!\d)", text, re.IGNORECASE)) for i in range(1, K + 1)) / K
 
 
@@ -220,7 +223,7 @@ def flags(study, kind):
             text = study.view(name, state, kind)
             if text is not None:
                 rows[name, state] = {"label_leak": label_leak(text), "gold_leak": gold_leak(text),
-                                     "coverage": candidate_coverage(text)}  # fmt: skip
+                                     "coverage": candidate_coverage(text, study.task(name))}  # fmt: skip
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=["label_leak", "gold_leak", "coverage"])
     frame.index = pd.MultiIndex.from_tuples(rows or [], names=["trajectory_id", "state"])
     return frame

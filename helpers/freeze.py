@@ -101,7 +101,7 @@ def combined_words(study, name, kind="generated-128"):
 
 
 def choose_donors(study):
-    """Donor of each trajectory: same task family, nearest combined word count, ties by file order.
+    """Donor of each trajectory: another task of the same family, nearest combined word count, ties by file order.
 
     Any trajectory of the file may give, also one that the study leaves out. Those whose views are not frozen neither
     give nor receive; one without a relative has no donor.
@@ -110,8 +110,8 @@ def choose_donors(study):
     words = {name: count for name, count in words.items() if count is not None}
     donors = {}
     for name in (n for n in words if n in study.trajectories):
-        count, family = words[name], study.task(name)["family"]
-        relatives = [other for other in words if other != name and study.task(other)["family"] == family]
+        count, task = words[name], study.task(name)
+        relatives = [o for o in words if study.task(o)["family"] == task["family"] and study.task_ids[o] != task["task_id"]]
         if relatives:
             donors[name] = min(relatives, key=lambda other: abs(words[other] - count))
     return donors

@@ -116,6 +116,9 @@ class TrajectoryDraws:
 def interval(replicates, level=0.95, *, method="percentile", n=None, point=None):
     """Interval over the first axis of bootstrapped values, NaN replicates left out: arrays low, high.
 
+    There is none (NaN) where ``n`` is below two, and where the replicates are all alike: then all observed values were
+    the same, and a bootstrap cannot tell how others would differ.
+
     Parameters
     ----------
     replicates : (draws, ...) array
@@ -129,7 +132,7 @@ def interval(replicates, level=0.95, *, method="percentile", n=None, point=None)
 
     Raises
     ------
-    ValueError for an unknown method; TooFewTrajectories where ``n`` is needed and below 2.
+    ValueError for an unknown method, or without ``n`` where it is needed.
 
     Notes
     -----
@@ -142,15 +145,23 @@ def interval(replicates, level=0.95, *, method="percentile", n=None, point=None)
         raise ValueError(f"method {method!r}; use one of {', '.join(METHODS)}.")
     replicates, tail = np.asarray(replicates, float), (1 - level) / 2
     if method != "percentile":
-        if n is None or n < 2:
-            raise TooFewTrajectories(f"method {method!r} needs n, the number of resampled trajectories, at least two.")
+        if n is None:
+            raise ValueError(f"method {method!r} needs n, the number of resampled trajectories.")
+        if n < 2:
+            return tuple(np.full((2, *replicates.shape[1:]), np.nan))
         reach = student.ppf(1 - tail, n - 1) * np.sqrt(n / (n - 1))
         if method == "t":
             centre = np.nanmean(replicates, axis=0) if point is None else np.asarray(point, float)
             half = reach * np.nanstd(replicates, axis=0)
-            return centre - half, centre + half
+            return _with_spread(replicates, centre - half, centre + half)
         tail = norm.cdf(-reach)
-    return tuple(np.nanquantile(replicates, [tail, 1 - tail], axis=0))
+    return _with_spread(replicates, *np.nanquantile(replicates, [tail, 1 - tail], axis=0))
+
+
+def _with_spread(replicates, low, high):
+    least, most = np.fmin.reduce(replicates), np.fmax.reduce(replicates)
+    alike = most - least <= 1e-12 * np.maximum(1, np.abs(most))  # equal means of other sums may differ in the last bit
+    return tuple(np.where(alike, np.nan, np.stack([low, high])))
 
 
 def holders(values, trajectory_ids):
@@ -171,15 +182,18 @@ def means_by(draws, values, trajectory_ids, groups, order, *, level=0.95, method
 
     Returns
     -------
-    DataFrame, one row a group and quantity: group, quantity, n (observations), mean, low, high
+    DataFrame, one row a group and quantity: group, quantity, n (observations), trajectories (that hold one), mean, low,
+    high
     """
     rows = []
     for group, name in order:
         part = np.where((groups == group)[:, None], values, np.nan)
         point, replicates = draws.means(part, trajectory_ids)
-        low, high = interval(replicates, level, method=method, n=holders(part, trajectory_ids))
-        rows += [(name, quantity, int((groups == group).sum()), point[i], low[i], high[i]) for i, quantity in enumerate(values.columns)]
-    return pd.DataFrame(rows, columns=["group", "quantity", "n", "mean", "low", "high"])
+        behind = holders(part, trajectory_ids)
+        low, high = interval(replicates, level, method=method, n=behind)
+        count = int((groups == group).sum())
+        rows += [(name, quantity, count, behind, point[i], low[i], high[i]) for i, quantity in enumerate(values.columns)]
+    return pd.DataFrame(rows, columns=["group", "quantity", "n", "trajectories", "mean", "low", "high"])
 
 
 def leave_one_out(values, trajectory_ids):

@@ -128,6 +128,7 @@ The evidence block is authoritative and the rationale buffer is advisory. If the
 </AUTHORITY_POLICY>"""
 
 _FIELD = re.compile(r"<([a-z_]+)>")
+_ALIAS = re.compile(r"CANDIDATE_\d+")
 
 
 class PromptError(ValueError):
@@ -152,10 +153,16 @@ def alias(position):
 
 
 def with_aliases(text, task):
-    """A text whose stored candidate ids are replaced by their aliases."""
-    for position, candidate in enumerate(task["candidates"]):
-        text = re.sub(rf"(?<![\w-]){re.escape(candidate['candidate_id'])}(?![\w-])", alias(position), text)
-    return text
+    """A view whose stored candidate ids, such as ``answer-a``, are replaced by their aliases (appendix B.2).
+
+    An id that is a plain word, such as ``no``, stays: in a view it is more likely that word than a name.
+    """
+    ids = {c["candidate_id"]: alias(i) for i, c in enumerate(task["candidates"])}
+    named = [i for i in ids if i in text and re.search(r"[-_\d]", i) and not _ALIAS.fullmatch(i)]
+    if not named:
+        return text
+    longest_first = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
+    return re.sub(rf"(?<![\w-])(?:{longest_first})(?![\w-])", lambda match: ids[match.group()], text)
 
 
 def layout_order(layout):
@@ -203,7 +210,7 @@ def two_pass_messages(task, state_text, rationale, layout):
     """The first version's scored pass: state, manifest, rationale (none if it is empty), mapping at the tail."""
     order = zip(LABELS, layout_order(layout), strict=True)
     mapping = " ".join(f"{label} = candidate_id: {alias(i)}." for label, i in order)
-    parts = [state_text, two_pass_manifest(task), rationale, fill(TWO_PASS_MAPPING, mapping=mapping)]
+    parts = [state_text, two_pass_manifest(task), with_aliases(rationale, task), fill(TWO_PASS_MAPPING, mapping=mapping)]
     return [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
 
 
@@ -230,7 +237,7 @@ def buffered_messages(task, state_text, view_text, layout, *, authority="neutral
     manifest = "\n".join(f"candidate_id: {alias(i)}\ntext: {t}" for i, t in enumerate(_texts(task)))
     evidence = fill(EVIDENCE_BLOCK, projected_state=state_text)
     question = fill(BUFFERED_QUESTION, question=task["question"], manifest=manifest)
-    view = fill(BUFFERED_VIEW, rationale_text=view_text)
+    view = fill(BUFFERED_VIEW, rationale_text=with_aliases(view_text, task))
     mapping = "\n".join(
         f"{label} = candidate_id: {alias(i)}" for label, i in zip(LABELS, layout_order(layout), strict=True)
     )
@@ -250,7 +257,7 @@ def matched_messages(
     mapping = "\n".join(f"{label} = {alias(i)}" for label, i in zip(LABELS, layout_order(layout), strict=True))
     sources = [
         fill(MATCHED_SOURCE_A, projected_state=state_text),
-        fill(MATCHED_SOURCE_B, derived_view=view_text),
+        fill(MATCHED_SOURCE_B, derived_view=with_aliases(view_text, task)),
     ]
     if source_order == "state-last":
         sources.reverse()

@@ -24,7 +24,7 @@ from helpers.acquire import ask_missing, one_currency
 from helpers.budget import Budget
 from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells
 from helpers.freeze import obtain_donors, obtain_views
-from helpers.params import PARAMS, ROOT, ParameterError, profiles, read_values
+from helpers.params import PARAMS, ROOT, ParameterError, load_profile, profiles, read_values
 from helpers.plan import CELL, add_keys, cell_messages, in_order, load_study, short_hash
 from helpers.probe import CALLS as PROBE_CALLS
 from helpers.probe import refusal, saved_probe
@@ -88,8 +88,7 @@ class Setting:
         """Read a profile; ParameterError lists the profiles that exist."""
         if profile not in profiles():
             raise ParameterError(f"no profile {profile!r}; there are {', '.join(profiles())}.")
-        bridge = PARAMS / profile / "05_bridge.yml"
-        waves = read_values(bridge).get("WAVES", 1) if bridge.exists() else 1
+        waves = load_profile(profile, "05_bridge").get("WAVES", 1)
         return cls(read_values(PARAMS / profile / "common.yml"), load_stacks(), waves)
 
     def study(self, first=None):

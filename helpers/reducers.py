@@ -196,6 +196,17 @@ def disagrees_where_nonzero(gain_1, gain_0):
     return np.where(product == 0, np.nan, disagrees(gain_1, gain_0))
 
 
+def chance_disagreement(up_1, down_1, up_0, down_0):
+    """Share of opposite signs that two gains would have, were they unrelated: what a disagreement is held against.
+
+    Parameters
+    ----------
+    up_1, down_1, up_0, down_0 : floats or (draws,) arrays
+        Shares of positive and of negative gains under each channel.
+    """
+    return up_1 * down_0 + down_1 * up_0
+
+
 @dataclass(frozen=True)
 class SignCounts:
     """How two gains' signs relate over complete transitions; exact zeros are their own class."""
@@ -393,6 +404,17 @@ def view_interactions(margins, states):
             out[f"{view}_{v}"] = gain(wide[v, view, states[1]], wide[v, view, states[0]])
         out[f"D_{v}"] = out[f"generated_{v}"] - out[f"quote_{v}"]
     return pd.DataFrame(out, index=wide.index)
+
+
+def without_begun(plan, table, least=0.5):
+    """The plan without trajectories of which no more than the share ``least`` of the planned cells is recorded.
+
+    A recording may have been stopped, and sections share cells: such a trajectory would come in with the few
+    transitions that happen to be there. This is decided by what was asked, not by any answer; of the trajectories
+    that stay a transition counts when its own cells are complete.
+    """
+    recorded = plan["key"].isin(table["key"].to_pylist()).groupby(plan["trajectory_id"]).mean()
+    return plan[plan["trajectory_id"].isin(recorded.index[recorded > least])].reset_index(drop=True)
 
 
 def transition_gains(margins, *, column="margin", by):

@@ -33,7 +33,7 @@ COLUMNS = (
     "id", "quantity", "cohort", "n_trajectories", "n_transitions", "estimate", "low", "high", "level", "unit",
     "paper_estimate", "paper_low", "paper_high",
 )  # fmt: skip
-FEW = 20  # trajectories below which percentile intervals cover visibly less than they say (`make coverage`)
+FEW = 30  # trajectories below which percentile intervals cover visibly less than they say (`make coverage`)
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib", "seaborn", "openai")
 
 
@@ -73,6 +73,8 @@ def show_figure(figure, path, alt):
 def forest(axis, rows, *, colours, labels=None, notes=None):
     """Points with intervals, one line a result row, first on top; ``notes`` stand at the right edge.
 
+    A point without an interval is hollow.
+
     Parameters
     ----------
     rows : list of result rows (dicts with estimate, low, high)
@@ -84,7 +86,7 @@ def forest(axis, rows, *, colours, labels=None, notes=None):
     axis.axvline(0, color="0.5", lw=1, ls="--")
     for y, row, colour in zip(place, rows, colours, strict=True):
         axis.plot([row["low"], row["high"]], [y, y], color=colour, lw=2)
-        axis.plot(row["estimate"], y, "o", color=colour, ms=7)
+        axis.plot(row["estimate"], y, "o", color=colour, ms=7, fillstyle="full" if np.isfinite(row["low"]) else "none")
     axis.set_yticks(place, labels or [row["quantity"] for row in rows])
     axis.set_ylim(-0.6, len(rows) - 0.4)
     for y, note in zip(place, notes or [], strict=False):
@@ -114,16 +116,18 @@ class Results:
         self.rows = []
 
     def add(self, name, estimate, replicates=None, *, cohort, n=None, transitions=None, level=0.95,
-            unit=None, quantity=None, low=np.nan, high=np.nan):  # fmt: skip
+            unit=None, quantity=None, low=np.nan, high=np.nan, smaller=None):  # fmt: skip
         """Add one quantity; its interval comes from bootstrap replicates, or from ``low`` and ``high``.
 
-        An interval that allows for the number of trajectories ``n`` needs at least two.
+        An interval that allows for the number of trajectories ``n`` needs at least two; for a contrast of two cohorts
+        ``smaller`` is the number in the smaller one, which decides.
 
         Text and unit are those of the published quantity of that id, unless given.
         """
         known = self.paper.loc[name] if name in self.paper.index else None
-        if replicates is not None and (self.method == "percentile" or (n or 0) > 1):
-            low, high = interval(replicates, level, method=self.method, n=n, point=estimate)
+        behind = n if smaller is None else smaller
+        if replicates is not None:
+            low, high = interval(replicates, level, method=self.method, n=behind, point=estimate)
         row = {
             "id": name,
             "quantity": quantity or (known["quantity"] if known is not None else name),
@@ -162,6 +166,8 @@ class Results:
             {
                 "quantity": [row["quantity"] for row in rows],
                 "unit": [row["unit"] for row in rows],
+                "trajectories": [str(row["n_trajectories"] or "") for row in rows],
+                "transitions": [str(row["n_transitions"] or "") for row in rows],
                 "measured here": [amount(r["estimate"], r["low"], r["high"], r["unit"]) for r in rows],
                 "published": [amount(r["paper_estimate"], r["paper_low"], r["paper_high"], r["unit"]) for r in rows],
             },
@@ -246,23 +252,28 @@ def _digits(low, high, unit):
 
 
 def amount(estimate, low=np.nan, high=np.nan, unit="nats"):
-    """A number rounded by its interval: ``+0.163 [0.102, 0.218]``; a dash when there is none."""
+    """A number rounded by its interval: ``+0.163 [0.102, 0.218]``; a dash when there is none.
+
+    An endpoint that is not zero gets as many digits as it takes, up to six, not to be printed as zero.
+    """
     if not np.isfinite(estimate):
         return "–"
     if unit == "probability" and estimate < 0.001:
         return "<0.001"
     d = _digits(low, high, unit)
+    while d < 6 and any(v and abs(v) < 0.5 * 10**-d for v in (low, high)):
+        d += 1
     sign = "+" if unit in ("nats", "AUC difference") else ""
     text = f"{estimate:,.{d}f}" if unit == "count" else f"{estimate:{sign}z.{d}f}"
     return f"{text} [{low:z.{d}f}, {high:z.{d}f}]" if np.isfinite(low) and np.isfinite(high) else text
 
 
 def in_words(row):
-    """One result row as text with its unit, interval level and the published number."""
-    unit = {"count": "", "proportion": "", "AUC": "", "probability": ""}.get(row["unit"], f" {row['unit']}")
+    """One result row as text with its unit, its interval and the published number where there is one."""
+    unit = f" {row['unit']}" if row["unit"].startswith("nats") else ""  # the others are told by the sentence
     ours = amount(row["estimate"], row["low"], row["high"], row["unit"])
     theirs = amount(row["paper_estimate"], row["paper_low"], row["paper_high"], row["unit"])
-    return f"{ours}{unit} (published: {theirs})"
+    return f"{ours}{unit}" + (f" (published: {theirs})" if np.isfinite(row["paper_estimate"]) else "")
 
 
 def side(low, high, above="above zero", below="below zero", neither="not separated from zero"):
@@ -273,24 +284,29 @@ def side(low, high, above="above zero", below="below zero", neither="not separat
 
 
 def agreement(row):
-    """Whether a result agrees with the published number: direction, and overlap of the intervals.
+    """Whether a result agrees with the published number, in words; a dash where that cannot be said.
 
-    The direction is the side of zero, of one half for an AUC. It is compared where our interval lies off that point;
-    without an interval the words say so.
+    What can be compared depends on the unit. Nats of two instruments share no scale, so only the side of zero is, and
+    only where both intervals lie off it. An AUC has a side of one half; an AUC and a share of transitions have a scale
+    of their own, so that intervals may overlap or not. Nothing is said of a quantity that has no sign by definition
+    (the unit of such a one is not plain nats), or that was measured without an interval.
     """
-    if not np.isfinite(row["estimate"]) or not np.isfinite(row["paper_estimate"]):
-        return "not comparable"
-    middle = 0.5 if row["unit"] == "AUC" else 0.0
-    same = np.sign(row["estimate"] - middle) == np.sign(row["paper_estimate"] - middle)
-    direction = "same direction" if same else "other direction"
-    if not np.isfinite(row["low"]):
-        return f"{direction}, no interval"
-    if row["low"] <= middle <= row["high"]:
-        direction = "our direction is not settled"
-    if not np.isfinite(row["paper_low"]):
-        return direction
-    overlap = row["low"] <= row["paper_high"] and row["paper_low"] <= row["high"]
-    return f"{direction}, intervals {'overlap' if overlap else 'apart'}"
+    middle = {"nats": 0.0, "AUC difference": 0.0, "AUC": 0.5}.get(row["unit"])
+    if not np.isfinite([row["estimate"], row["low"], row["paper_estimate"]]).all() or middle is None and row["unit"] != "proportion":
+        return "–"
+    words = []
+    if middle is not None:
+        same = np.sign(row["estimate"] - middle) == np.sign(row["paper_estimate"] - middle)
+        if row["low"] <= middle <= row["high"]:
+            words.append("our direction is not settled")
+        elif row["paper_low"] <= middle <= row["paper_high"] or row["paper_estimate"] == middle:
+            words.append("the published direction is not settled")
+        else:
+            words.append("same direction" if same else "other direction")
+    if row["unit"] != "nats" and np.isfinite(row["paper_low"]):
+        overlap = row["low"] <= row["paper_high"] and row["paper_low"] <= row["high"]
+        words.append(f"intervals {'overlap' if overlap else 'apart'}")
+    return ", ".join(words) or "–"
 
 
 def caution(n=None, method="percentile"):

@@ -86,7 +86,7 @@ def index(entries, profile):
     ]
     for name, title, question, sentences in entries:
         parts.append(f"<h2><a href='{name}.html'>{html.escape(title)}</a></h2>")
-        parts.append(f"<p>{html.escape(question)}</p>")
+        parts.append(markdown2html(html.escape(question, quote=False)))
         parts += [f"<div class='note'>{markdown2html(html.escape(s, quote=False))}</div>" for s in sentences]
     return "\n".join([*parts, "</html>", ""])
 

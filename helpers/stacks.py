@@ -106,7 +106,7 @@ def _stack(path, name, row):
 def text_exponent(value):
     """The first text in a YAML value, however deep, that was meant as a number (``1e-3``); None without one."""
     if isinstance(value, str):
-        return value if re.fullmatch(r"[+-]?\d+(?:\.\d*)?[eE][+-]?\d+", value) else None
+        return value if re.fullmatch(r"[+-]?(?:\d+\.?\d*|\.\d+)[eE][+-]?\d+", value) else None
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return next((found for item in items if (found := text_exponent(item)) is not None), None)
 

@@ -1,7 +1,8 @@
 """What views claim before anything was retrieved, and how well the parser reads it.
 
 Hand labels (``data/support_labels.jsonl``) hold, for views drawn by hash, the concrete candidates that the
-view's support field supports: ``{"trajectory_id", "state", "kind", "supported": ["CANDIDATE_01", …]}``.
+view's support field supports: ``{"trajectory_id", "state", "kind", "supported": ["CANDIDATE_01", …]}``. A later ``round``
+than 1 says that the label was given after the parser had been changed by what the earlier ones showed.
 """
 
 
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
-from helpers.prompts import alias
+from helpers.prompts import alias, with_aliases
 from helpers.tasks import FALLBACK, DataError, K, read_jsonl
 from helpers.views import supported_candidates, view_id
 
@@ -22,11 +23,11 @@ def fallback_position(task):
 def parsed(study, name, text, by_text=True):
     """Positions of the concrete candidates that a view of a trajectory supports; None where it cannot be read.
 
-    A candidate is named by its alias and, with ``by_text``, by its own text, word for word.
+    A candidate is named by its alias, by its stored id and, with ``by_text``, by its own text, word for word.
     """
     task = study.task(name)
     texts = [candidate["text"] for candidate in task["candidates"]] if by_text else ()
-    return supported_candidates(text, fallback_position(task), texts=texts)
+    return supported_candidates(with_aliases(text, task), fallback_position(task), texts=texts)
 
 
 def before_claims(study, kinds, state):

@@ -53,7 +53,7 @@ def read_jsonl(path, *, missing_ok=False):
     if not path.exists():
         raise DataError(f"{path}: no such file. Check the path in params/, or restore it from the repository.")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # a byte order mark is no part of the text
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text (byte {error.start}). Save the file as UTF-8.") from None
     rows = []

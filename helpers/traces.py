@@ -97,8 +97,8 @@ def parse_trajectory(row, where="trajectory"):
     where = f"{where} ({name or 'no trajectory_id'})"
     if not name or not row.get("task_id"):
         raise DataError(f"{where}: trajectory_id and task_id are needed; trajectories are what the bootstrap draws.")
-    if not _NAME.fullmatch(str(name)):
-        raise DataError(f"{where}: a trajectory_id holds letters, digits and . _ - : / @ + only; rename it.")
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise DataError(f"{where}: a trajectory_id is text that holds letters, digits and . _ - : / @ + only; rename it.")
     if not (row.get("success") is None or isinstance(row["success"], bool)):
         raise DataError(f"{where}: success is {row['success']!r}; it is true, false, or left out where it is not known.")
     steps = row.get("steps") or []

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import openai
@@ -33,13 +34,14 @@ QUOTE_FIELDS = ("artifacts", "evidence", "answer", "citations", "issues", "verif
 ENDPOINTS = (RETRIEVE, RETRIEVE + 1)  # states before and after the retrieve step
 
 
+@lru_cache(maxsize=4096)  # every layout, readout and wave quotes the same state
 def quote(state_text):
     """The quote view: at most 24 verbatim lines of a projected state, by the fixed field rule.
 
     A line counts when it carries a value (not only brackets) and lies in one of ``QUOTE_FIELDS``.
     """
     kept, field = [], None
-    for line in state_text.splitlines():
+    for line in state_text.split("\n"):  # not splitlines(): U+2028 may stand inside a value
         top = re.match(r' "([^"]+)":', line)
         field = top.group(1) if top else field
         carries_value = bool(re.search(r"[A-Za-z0-9]", line.split(":", 1)[-1]))

@@ -103,7 +103,7 @@ def holds(n, replications, draws, seed=7):
     return held, width
 
 
-def coverage(sizes=(20, 50, 100), replications=1000, draws=2000):
+def coverage(sizes=(6, 12, 20, 30, 50, 100), replications=1000, draws=2000):
     """One row a number of trajectories, quantity and method: coverage with its simulation error, mean width."""
     rows = []
     for n in sizes:
@@ -134,7 +134,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tests.coverage", description=__doc__.split("\n\n")[0])
     parser.add_argument("--replications", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[20, 50, 100], help="numbers of trajectories")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[6, 12, 20, 30, 50, 100], help="numbers of trajectories")
     parser.add_argument("--folder", default="outputs/embedded")
     options = parser.parse_args(arguments)
     table = coverage(options.sizes, options.replications, options.draws)

@@ -135,3 +135,8 @@ def test_one_budget_of_money_in_two_currencies_is_refused(study, tmp_path):
     both = pd.concat([tiny_plan(study, states=(4,)).assign(stack=name) for name in stacks])
     with pytest.raises(ValueError, match="prices are in CNY and USD"):
         asyncio.run(obtain(both, study, stacks, tmp_path, acquire="missing", budget=Budget(money=1.0), progress=False))
+
+
+def test_zero_is_no_limit():
+    budget = Budget(0, 0.0)
+    assert budget.calls_left is None and budget.money is None

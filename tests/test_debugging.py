@@ -106,10 +106,6 @@ def test_a_run_that_does_not_fail_is_not_debugged():
         d.debug_failure(TASK, LibraryRetriever(LIBRARY), scripted(), SETTING, failed=failed, interventions=[])
 
 
-def test_the_worked_treatment_effect():
-    assert d.treatment_effect([1] * 78 + [0] * 22, [1] * 42 + [0] * 58) == pytest.approx(0.36)
-
-
 # -- remembered answers -----------------------------------------------------------------------------
 
 

@@ -134,7 +134,8 @@ def test_the_floor_stands_in_for_labels_that_were_not_returned_and_for_nothing_e
 
 @pytest.mark.parametrize(
     "text",
-    ["Option B fits", "candidate D is best", "so the first option", "A) raises the level", "(C. lowers it", "x\nB: lowers it"],
+    ["Option B fits", "candidate D is best", "so the first option", "A) raises the level", "(C. lowers it", "x\nB: lowers it",
+     '{"A": "supported"}', "**A**: lowers it", '"option": "B"', "Answer: C.", "see (D), which fits"],
 )
 def test_a_named_label_is_a_leak(text):
     assert d.label_leak(text)
@@ -142,7 +143,8 @@ def test_a_named_label_is_a_leak(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["CANDIDATE_01 fits", "A drug raises it", "vitamin D levels", "hepatitis B and C", "an option beside others", "candidate_id: CANDIDATE_04"],
+    ["CANDIDATE_01 fits", "A drug raises it", "vitamin D levels", "hepatitis B and C", "an option beside others", "candidate_id: CANDIDATE_04",
+     "500 mg of vitamin C. Therefore", "vitamin D. Patients", "hepatitis B: the", "haemophilia A. No", "answer: A drug raises it"],
 )
 def test_a_letter_in_prose_is_no_leak(text):
     assert not d.label_leak(text)
@@ -157,6 +159,8 @@ def test_coverage_is_the_share_of_candidates_that_are_named():
     assert d.candidate_coverage("candidate_01 and CANDIDATE_04, CANDIDATE_04") == 0.5
     assert d.candidate_coverage("Candidate 02: none. candidate 3, Candidate-4 and CANDIDATE_12") == 0.75
     assert d.candidate_coverage("") == 0
+    task = {"candidates": [{"candidate_id": i, "text": ""} for i in ("answer-a", "answer-b", "answer-c", "none-of-the-above")]}
+    assert d.candidate_coverage("answer-a, and none-of-the-above", task) == 0.5
 
 
 def test_flags_are_read_off_every_frozen_rationale():

@@ -46,6 +46,15 @@ def test_a_donor_is_another_trajectory_of_the_same_family_with_the_nearest_lengt
         assert donor != name and study.task(donor)["family"] == study.task(name)["family"]
 
 
+def test_another_run_of_the_same_task_is_no_donor(study):
+    first, second = list(study.trajectories)[:2]
+    one_task = {**study.task_ids, second: study.task_ids[first]}
+    assert choose_donors(study) != choose_donors(replace(study, file=one_task))
+    assert choose_donors(replace(study, file=one_task))[first] != second
+    only = {name: study.task_ids[first] for name in study.task_ids}
+    assert choose_donors(replace(study, file=only)) == {}
+
+
 def test_a_trajectory_without_views_neither_gives_nor_receives(study):
     last = list(study.trajectories)[-1]
     donors = choose_donors(study)

@@ -147,7 +147,15 @@ def test_a_draw_without_any_observation_of_a_quantity_has_no_value():
     assert without_a.any()
     np.testing.assert_array_equal(np.isnan(replicates[:, 1]), without_a)
     assert not np.isnan(replicates[:, 0]).any() and point.tolist() == [1.5, 5.0]
-    assert interval(replicates[:, 1]) == (5.0, 5.0)
+    assert np.isnan(interval(replicates[:, 1])).all(), "one observation says nothing about how others would differ"
+
+
+@pytest.mark.parametrize("method", ["percentile", "expanded", "t"])
+def test_replicates_without_spread_give_no_interval_and_leave_the_others_alone(method):
+    rng = np.random.default_rng(1)
+    alike = 0.1 + rng.choice([0.0, 1e-17], 200)
+    low, high = interval(np.column_stack([alike, rng.normal(size=200)]), method=method, n=9)
+    assert np.isnan([low[0], high[0]]).all() and low[1] < 0 < high[1]
 
 
 @settings(deadline=None, max_examples=30)
@@ -333,9 +341,14 @@ def test_with_many_trajectories_the_three_intervals_agree():
 def test_unknown_methods_and_missing_numbers_of_trajectories_are_refused():
     with pytest.raises(ValueError, match="method 'bca'; use one of percentile, expanded, t"):
         interval([1.0, 2.0], method="bca", n=9)
-    for n in (None, 1):
-        with pytest.raises(TooFewTrajectories, match="needs n, the number of resampled trajectories"):
-            interval([1.0, 2.0], method="expanded", n=n)
+    with pytest.raises(ValueError, match="needs n, the number of resampled trajectories"):
+        interval([1.0, 2.0], method="expanded")
+
+
+@pytest.mark.parametrize("method", ["expanded", "t"])
+def test_one_trajectory_has_no_interval(method):
+    low, high = interval(np.random.default_rng(1).normal(size=(50, 2)), method=method, n=1)
+    assert np.isnan([low, high]).all() and low.shape == (2,)
 
 
 def test_trajectories_that_hold_a_value_are_counted_once():

@@ -101,6 +101,12 @@ def test_the_global_replay_finds_the_planted_gains_and_interaction(report):
         assert row(folder, "01_global_replay", f"global.{name}")["estimate"] == pytest.approx(values.mean(), abs=CLOSE)
     assert row(folder, "01_global_replay", "global.complete")["estimate"] == one.size
     assert row(folder, "01_global_replay", "global.sign_flips")["estimate"] == pytest.approx((one * two < 0).sum(), abs=3)
+    for name, values in {"direct": one, "generated": two, "omega": two - one}.items():
+        found = row(folder, "01_global_replay", f"global.end_to_end_{name}")
+        assert found["estimate"] == pytest.approx(values.sum(axis=0).mean(), abs=CLOSE)
+        assert found["estimate"] == pytest.approx(len(STEPS) * row(folder, "01_global_replay", f"global.{name}")["estimate"], abs=1e-4)
+    p, q = (one > 0).mean(), (two > 0).mean()
+    assert row(folder, "01_global_replay", "global.flip_chance")["estimate"] == pytest.approx(p * (1 - q) + q * (1 - p), abs=0.04)
 
 
 def test_the_retry_finds_little_disagreement_within_a_channel_and_the_planted_one_across(report):
@@ -109,6 +115,8 @@ def test_the_retry_finds_little_disagreement_within_a_channel_and_the_planted_on
     one, two = (planted_gains(study, c("smoke"), steps) for c in (direct, generated))
     assert row(folder, "02_retry", "retry.cross")["estimate"] == pytest.approx((one * two < 0).mean(), abs=0.04)
     assert row(folder, "02_retry", "retry.same")["estimate"] < 0.04
+    cross, chance, apart = (row(folder, "02_retry", f"retry.{n}") for n in ("cross", "chance", "cross_minus_chance"))
+    assert apart["estimate"] == pytest.approx(cross["estimate"] - chance["estimate"], abs=1e-5) and apart["low"] < apart["high"]
     noise = row(folder, "02_retry", "retry.noise_direct")["estimate"]
     assert 0.2 * NOISE < noise < 2 * NOISE
 

@@ -77,9 +77,9 @@ def test_a_misspelt_name_in_a_profiles_file_is_refused_with_the_files_name(root)
 
 def test_a_number_that_yaml_reads_as_text_is_refused_with_the_way_to_write_it(root):
     (root / "params" / "smoke" / "common.yml").write_text("LEVEL: 1e-3\n")
-    with pytest.raises(ParameterError, match="smoke/common.yml: LEVEL is text.*write 1.0e-3"):
+    with pytest.raises(ParameterError, match="smoke/common.yml: LEVEL holds text.*write 1.0e-3"):
         merged("smoke", "01_first", root=root)
-    with pytest.raises(ParameterError, match="command line: LEVEL is text.*write 1.0e-3"):
+    with pytest.raises(ParameterError, match="command line: LEVEL holds text.*write 1.0e-3"):
         merged("embedded", "01_first", ["LEVEL=1e-3"], root=root)
 
 

@@ -183,6 +183,19 @@ def test_stored_ids_become_aliases_and_longer_words_that_hold_them_stay():
     )
 
 
+def test_ids_that_are_words_or_aliases_already_are_left_alone():
+    words = {"candidates": [{"candidate_id": i, "text": i} for i in ("yes", "no", "maybe", "none-of-the-above")]}
+    assert with_aliases("there was no difference; none-of-the-above", words) == "there was no difference; CANDIDATE_04"
+    turned = {"candidates": [{"candidate_id": f"CANDIDATE_0{i}", "text": ""} for i in (2, 1, 3, 4)]}
+    assert with_aliases("CANDIDATE_01, not CANDIDATE_02", turned) == "CANDIDATE_01, not CANDIDATE_02"
+
+
+@pytest.mark.parametrize("messages", [matched_messages, buffered_messages, two_pass_messages])
+def test_a_view_names_the_candidates_as_the_manifest_does(messages):
+    content = messages(TASK, STATE, "The trial supports answer-c.", 0)[-1]["content"]
+    assert "supports CANDIDATE_04." in content and "answer-" not in content
+
+
 MATCHED = {
     "joint": lambda layout: matched_messages(TASK, STATE, "a view", layout),
     "direct": lambda layout: direct_messages(TASK, STATE, layout),

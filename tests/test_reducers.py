@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from helpers.reducers import (
     IncompleteFace,
     align_labels,
     binary_energy,
+    chance_disagreement,
     competitor_margin,
     diagonal,
     disagrees,
@@ -37,6 +39,7 @@ from helpers.reducers import (
     trimmed_mean,
     view_interactions,
     wave_reduction,
+    without_begun,
 )
 from helpers.tasks import FALLBACK
 from helpers.traces import STEPS, parse_trajectory
@@ -268,6 +271,23 @@ def test_sign_counts_keep_both_directions_and_zeros_apart():
     alternative = [-0.1, -0.6, -0.2, 0.3, 0.8, 0.4, 0.1, 0.2, 0.0, -0.3, NAN, 0.0]
     counts = sign_counts(reference, alternative)
     assert (counts.pos_neg, counts.neg_pos, counts.same, counts.zero, counts.disagree) == (3, 2, 2, 3, 5)
+
+
+def test_unrelated_signs_disagree_as_often_as_their_shares_say():
+    assert chance_disagreement(0.5, 0.5, 0.9, 0.1) == pytest.approx(0.5)
+    assert chance_disagreement(1.0, 0.0, 1.0, 0.0) == 0 and chance_disagreement(0.6, 0.2, 0.1, 0.7) == pytest.approx(0.44)
+    rng = np.random.default_rng(5)
+    a, b = rng.choice([1, 0, -1], 40_000, p=[0.6, 0.2, 0.2]), rng.choice([1, 0, -1], 40_000, p=[0.1, 0.2, 0.7])
+    assert disagrees(a, b).mean() == pytest.approx(0.44, abs=0.01)
+
+
+def test_a_trajectory_of_which_no_more_than_half_was_asked_is_left_out_and_one_with_gaps_stays():
+    names = np.repeat(["whole", "gaps", "half", "begun"], 4)
+    plan = pd.DataFrame({"trajectory_id": names, "key": [f"k{i}" for i in range(16)]})
+    plan.loc[5, "key"] = None  # a view that is not frozen
+    recorded = ["k0", "k1", "k2", "k3", "k4", "k6", "k7", "k8", "k9", "k12"]
+    kept = without_begun(plan, pa.table({"key": recorded}))
+    assert list(kept["trajectory_id"].unique()) == ["whole", "gaps"] and list(kept.index) == list(range(8))
 
 
 def test_retry_disagreement_averages_four_cross_and_two_same_pairings():

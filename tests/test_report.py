@@ -24,6 +24,8 @@ def row(estimate, low=np.nan, high=np.nan, unit="nats", paper=(0.2, 0.1, 0.3)):
         ((1234.0, np.nan, np.nan, "count"), "1,234"),
         ((0.00004, np.nan, np.nan, "probability"), "<0.001"),
         ((np.nan,), "–"),
+        ((0.0137, -0.00029, 0.0307), "+0.0137 [-0.0003, 0.0307]"),
+        ((0.0, 0.0, 0.5, "AUC"), "0.00 [0.00, 0.50]"),
     ],
 )
 def test_an_amount_is_rounded_by_its_interval(values, text):
@@ -33,13 +35,18 @@ def test_an_amount_is_rounded_by_its_interval(values, text):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (row(0.15, 0.05, 0.25), "same direction, intervals overlap"),
-        (row(-0.15, -0.25, -0.05), "other direction, intervals apart"),
-        (row(-0.01, -0.05, 0.03), "our direction is not settled, intervals apart"),
-        (row(0.4), "same direction, no interval"),
+        (row(0.15, 0.05, 0.25), "same direction"),
+        (row(-0.15, -0.25, -0.05), "other direction"),
+        (row(-0.01, -0.05, 0.03), "our direction is not settled"),
+        (row(0.15, 0.05, 0.25, paper=(-0.2, -0.5, 0.1)), "the published direction is not settled"),
+        (row(0.15, 0.05, 0.25, paper=(0.0, np.nan, np.nan)), "the published direction is not settled"),
+        (row(0.4), "–"),
+        (row(0.4, 0.3, 0.5, "nats (KL)"), "–"),
+        (row(0.4, 0.2, 0.5, "proportion"), "intervals overlap"),
+        (row(0.2, 0.1, 0.3, "AUC difference", (-0.3, -0.4, -0.2)), "other direction, intervals apart"),
         (row(0.4, 0.2, 0.6, "AUC", (0.7, 0.6, 0.8)), "our direction is not settled, intervals overlap"),
         (row(0.8, 0.7, 0.9, "AUC", (0.4, np.nan, np.nan)), "other direction"),
-        (row(np.nan), "not comparable"),
+        (row(np.nan), "–"),
     ],
 )
 def test_agreement_speaks_of_a_direction_only_where_it_is_settled(values, words):

@@ -49,8 +49,9 @@ def test_title_question_and_findings_are_read_from_the_notebook(notebook):
 
 
 def test_the_index_escapes_what_it_quotes():
-    page = site.index([("01_x", "A <title>", "Why?", ["3 < 4"])], "embedded")
+    page = site.index([("01_x", "A <title>", "Why is *this* < that?", ["3 < 4"])], "embedded")
     assert "A &lt;title&gt;" in page and "3 &lt; 4" in page and "href='01_x.html'" in page
+    assert "Why is <em>this</em> &lt; that?" in page
 
 
 def test_the_source_notebook_is_left_as_it_was(notebook):

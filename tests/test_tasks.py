@@ -165,7 +165,7 @@ def test_what_is_written_is_read_again(tmp_path_factory, rows):
 
 
 def test_a_line_separator_inside_a_text_does_not_break_its_line(tmp_path):
-    rows = [{"text": "before\u2028after\u0085end"}, {"text": "next"}]
+    rows = [{"text": "before\u2028after\u0085end"}, {"text": "next"}]  # neither of them ends a line
     write_jsonl(tmp_path / "rows.jsonl", rows)
     assert read_jsonl(tmp_path / "rows.jsonl") == rows
 

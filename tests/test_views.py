@@ -74,6 +74,11 @@ def test_a_quote_leaves_out_lines_that_hold_only_brackets_or_empty_values(trajec
     assert quote(projected_states(trajectory)[0]) == ""
 
 
+def test_a_line_separator_inside_a_value_does_not_cut_a_quoted_line():
+    line = '  "quote": "before\u2028after"'
+    assert quote('{\n "evidence": [\n' + line + "\n ]\n}") == line
+
+
 def test_a_quote_has_at_most_24_lines_and_keeps_the_first():
     state = json.dumps({"evidence": [f"sentence {n}" for n in range(1, 41)], "answer": "last"}, indent=1)
     lines = quote(state).splitlines()
