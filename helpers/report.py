@@ -309,22 +309,23 @@ def agreement(row):
     return ", ".join(words) or "–"
 
 
-def caution(n=None, method="percentile"):
-    """What to say beside percentile intervals of fewer than ``FEW`` trajectories; nothing otherwise."""
+def caution(n=None, method="percentile", unit="trajectories"):
+    """What to say beside percentile intervals of fewer than ``FEW`` resampled units; nothing otherwise."""
     if n is None or n >= FEW or method != "percentile":
         return ""
     return (
-        f" With {n} trajectories a percentile interval is too narrow; read it as the least uncertainty there is, "
+        f" With {n} {unit} a percentile interval is too narrow; read it as the least uncertainty there is, "
         'or set `INTERVAL = "expanded"`.'
     )
 
 
-def finding(text, n=None, method="percentile"):
+def finding(text, n=None, method="percentile", unit="trajectories"):
     """Show a computed sentence; it is tagged so that the index can quote it.
 
-    ``n`` is the smallest number of trajectories behind its intervals, which are taken by ``method``; see :func:`caution`.
+    ``n`` is the smallest number of resampled units behind its intervals, which are taken by ``method``; see
+    :func:`caution`.
     """
-    display(Markdown(f"**Finding.** {text}{caution(n, method)}"))
+    display(Markdown(f"**Finding.** {text}{caution(n, method, unit)}"))
 
 
 def escaped(text):
