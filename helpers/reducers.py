@@ -196,6 +196,12 @@ def disagrees_where_nonzero(gain_1, gain_0):
     return np.where(product == 0, np.nan, disagrees(gain_1, gain_0))
 
 
+def sign_shares(gains):
+    """Shares of positive and of negative gains of each transition: (n, 2) from (n,) gains or (n, waves) of them."""
+    gains = np.asarray(gains, float).reshape(len(gains), -1)
+    return np.column_stack([(gains > 0).mean(axis=1), (gains < 0).mean(axis=1)])
+
+
 def chance_disagreement(up_1, down_1, up_0, down_0):
     """Share of opposite signs that two gains would have, were they unrelated: what a disagreement is held against.
 

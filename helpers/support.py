@@ -1,6 +1,6 @@
 """What views claim before anything was retrieved, and how well the parser reads it.
 
-Hand labels (``data/support_labels.jsonl``) hold, for views drawn by hash, the concrete candidates that the
+Hand labels (``data/support_labels.jsonl``) hold, for every view of the first trajectories, the concrete candidates that the
 view's support field supports: ``{"trajectory_id", "state", "kind", "supported": ["CANDIDATE_01", …]}``. A later ``round``
 than 1 says that the label was given after the parser had been changed by what the earlier ones showed.
 """

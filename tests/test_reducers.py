@@ -32,6 +32,7 @@ from helpers.reducers import (
     read_cells,
     retry_disagreement,
     sign_counts,
+    sign_shares,
     state_beliefs,
     symmetric_allocation,
     target_margin,
@@ -276,6 +277,8 @@ def test_sign_counts_keep_both_directions_and_zeros_apart():
 def test_unrelated_signs_disagree_as_often_as_their_shares_say():
     assert chance_disagreement(0.5, 0.5, 0.9, 0.1) == pytest.approx(0.5)
     assert chance_disagreement(1.0, 0.0, 1.0, 0.0) == 0 and chance_disagreement(0.6, 0.2, 0.1, 0.7) == pytest.approx(0.44)
+    assert sign_shares([0.2, 0.0, -3]).tolist() == [[1, 0], [0, 0], [0, 1]]
+    assert sign_shares([[0.2, -1], [0, 1]]).tolist() == [[0.5, 0.5], [0.5, 0]]
     rng = np.random.default_rng(5)
     a, b = rng.choice([1, 0, -1], 40_000, p=[0.6, 0.2, 0.2]), rng.choice([1, 0, -1], 40_000, p=[0.1, 0.2, 0.7])
     assert disagrees(a, b).mean() == pytest.approx(0.44, abs=0.01)
