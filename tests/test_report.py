@@ -1,8 +1,12 @@
 """Tables and words of the report: rounding, sides, agreement with the published numbers, names of channels."""
 
+import base64
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from helpers import report
 from helpers.channels import Channel, direct
@@ -79,3 +83,26 @@ def test_channels_are_named_apart_and_a_held_view_names_its_state():
 @pytest.mark.parametrize(("n", "method", "warned"), [(5, "percentile", True), (5, "t", False), (40, "percentile", False), (None, "percentile", False)])
 def test_few_trajectories_are_warned_of_where_the_interval_ignores_them(n, method, warned):
     assert (f"With {n} trajectories" in report.caution(n, method)) is warned
+
+
+def test_a_figure_is_saved_small_without_a_visible_loss(tmp_path, monkeypatch):
+    report.use_style()
+    shown = []
+    monkeypatch.setattr(report, "display", lambda data, raw: shown.append(data))
+    figure, axis = plt.subplots()
+    for i, colour in enumerate(report.COLOURS.values()):
+        axis.plot([0, 1], [i, i + 1], color=colour, lw=3)
+    axis.imshow(np.linspace(0, 1, 64).reshape(8, 8), extent=(0, 1, -4, -1), aspect="auto", cmap="RdBu")
+    figure.savefig(tmp_path / "full.png")
+    report.show_figure(figure, tmp_path / "small", "eight lines")
+
+    assert (tmp_path / "small.pdf").stat().st_size > 1000
+    (data,) = shown
+    assert data["text/plain"] == "eight lines"
+    assert base64.b64decode(data["image/png"]) == (tmp_path / "small.png").read_bytes()
+    small = Image.open(tmp_path / "small.png")
+    assert small.mode == "P" and (tmp_path / "small.png").stat().st_size < 0.6 * (tmp_path / "full.png").stat().st_size
+    full = Image.open(tmp_path / "full.png").convert("RGB")
+    assert small.size == full.size
+    off = np.abs(np.asarray(small.convert("RGB"), int) - np.asarray(full, int)).max(axis=2)
+    assert (off > 24).mean() < 0.005  # a few pixels of softened edges, no more
