@@ -212,8 +212,8 @@ plan: $(READY) $(PREPARED) ## calls, tokens, money and time before anything is a
 record: $(READY) $(PREPARED) ## ask the evaluators for what is not recorded; stop and go on at any time (PROFILE, N)
 	@$(PY) -m helpers.record run --profile $(PROFILE) $(N:%=--first %) $(ARGS)
 
-why: $(READY) ## why cells are not found: ARGS="--section components --trajectory traj-risk-03 --state 4" (PROFILE embedded)
-	@$(PY) -m helpers.recordings why $(ARGS)
+why: $(READY) $(PREPARED) ## why cells are not found: ARGS="--section components --trajectory traj-risk-03 --state 4" (PROFILE)
+	@$(PY) -m helpers.recordings why --profile $(PROFILE) $(ARGS)
 
 verify: $(READY) ## ask a sample of the recorded questions again and compare (PROFILE, N)
 	@$(PY) -m helpers.record verify --profile $(PROFILE) $(N:%=--count %) $(ARGS)

@@ -4,12 +4,15 @@
 ``"fresh"`` moves the plan to waves that nobody has recorded yet and asks all of it.
 """
 
+import json
+
 import pyarrow as pa
 
 from helpers.budget import Budget
-from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells, unrecorded
-from helpers.plan import add_keys
-from helpers.probe import BINARY_PROMPT, CALLS, JOINT_PROMPT, ensure_probed
+from helpers.client import client_for
+from helpers.evaluator import Acquisition, missing_cells, unrecorded
+from helpers.plan import add_keys, request_body
+from helpers.probe import ensure_probed
 from helpers.recordings import Recordings
 
 MODES = ("recorded", "missing", "fresh")
@@ -44,6 +47,7 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
     """
     check_mode(acquire)
     names = list(dict.fromkeys(plan["stack"]))
+    told_apart([stacks[name] for name in names])
     stores = {name: Recordings(folder, name) for name in names}
     if acquire == "fresh":
         plan = fresh_waves(plan, [store.table(["key", "wave"]) for store in stores.values()])
@@ -60,6 +64,15 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
     return plan, pa.concat_tables(tables).sort_by("key")
 
 
+def told_apart(stacks):
+    """ValueError where two stacks would ask the same evaluator in the same way: each answer would be paid for twice."""
+    seen = {}
+    for stack in stacks:
+        other = seen.setdefault(json.dumps([stack.identity, request_body([], stack)], sort_keys=True), stack)
+        if other is not stack:
+            raise ValueError(f"stacks {other.name} and {stack.name} are one evaluator with one setting; name two that differ.")
+
+
 def one_currency(stacks, budget):
     """ValueError where one budget of money would be held against prices in several currencies."""
     currencies = sorted({stack.price["currency"] for stack in stacks})
@@ -67,24 +80,6 @@ def one_currency(stacks, budget):
         raise ValueError(
             f"a budget of money is one amount, but the prices are in {' and '.join(currencies)}; ask one stack at a time."
         )
-
-
-def _probe_at_most(stack):
-    """The most that the probe of a stack can cost: its calls at one token a byte of the longer prompt."""
-    prompt = max(len(JOINT_PROMPT), len(BINARY_PROMPT)) + 100  # the messages' own JSON and the chat template
-    return CALLS * (prompt * stack.price["input"] + stack.sampling["max_tokens"] * stack.price["output"]) / 1e6
-
-
-async def probe_first(stack, client, store, budget, readouts=("joint",)):
-    """Probe a stack that has no good probe yet, within the budget; StackError where the probe refuses it."""
-    most = _probe_at_most(stack)
-    if budget.money is not None and budget.spent + most > budget.money:
-        raise RunStopped(
-            f"{stack.name}: its probe can cost {most:.2g} {stack.price['currency']}, of the budget of "
-            f"{budget.money:g} {budget.money - budget.spent:.2g} is left; raise the budget."
-        )
-    calls = await ensure_probed(stack, client, store, readouts=readouts, budget_calls=budget.calls_left)
-    budget.charge(calls, most if calls else 0.0)
 
 
 async def ask_missing(plan, study, stack, store, *, section="", order=None, budget=None, timeout_s=None,
@@ -103,6 +98,6 @@ async def ask_missing(plan, study, stack, store, *, section="", order=None, budg
         readouts = {fields["readout"] for fields, _ in cells}
         async with client_for(stack, timeout_s=timeout_s) as client:
             budget = budget or Budget()
-            await probe_first(stack, client, store, budget, readouts)
+            await ensure_probed(stack, client, store, readouts=readouts, budget=budget)
             run = Acquisition(store, stack, client, budget=budget, progress=progress)
             return await run.run(cells)

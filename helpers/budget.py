@@ -23,14 +23,6 @@ def cost(row, price):
     return money(row["prompt_tokens"], row.get("cached_tokens") or 0, row["completion_tokens"], price)
 
 
-def usage_of(answer):
-    """Token counts of a chat completion of the openai client; empty where the endpoint sent none."""
-    usage = answer.usage
-    if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
-        return {}
-    return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-
-
 class Budget:
     """Calls and money of one run; None or 0 is no limit.
 
@@ -106,17 +98,16 @@ class Budget:
 
     @contextlib.asynccontextmanager
     async def room_for(self, body, price):
-        """Hold a request while the block asks it; the block fills the yielded dict with the answer's usage.
+        """Hold one request while the block asks it; the block fills the yielded dict with the answer's usage.
 
-        Where it stays empty the estimate is charged: a request that failed may have been answered all the same.
+        Where it stays empty the estimate is charged: a request that failed may have been answered all the same. An
+        error whose ``charged`` is false says that it was not.
         """
         held, bill = await self.hold(body, price), {}
         try:
             yield bill
+        except Exception as error:
+            bill = bill if getattr(error, "charged", True) else None
+            raise
         finally:
             self.settle(held, body, price, bill)
-
-    def charge(self, calls, amount):
-        """Count calls that were made elsewhere (the probe's), at the most they can cost."""
-        self.used += calls
-        self.spent += amount

@@ -149,7 +149,9 @@ def bootstrapped(measure, confidence, outcome, trajectory_ids, draws):
     (draws,) array; an example of a trajectory drawn twice counts twice
     """
     confidence, outcome = _pairs(confidence, outcome)
-    rows = [np.flatnonzero(draws.codes(trajectory_ids) == i) for i in range(len(draws))]
+    codes = draws.codes(trajectory_ids)
+    ends = np.cumsum(np.bincount(codes, minlength=len(draws)))[:-1]
+    rows = np.split(np.argsort(codes, kind="stable"), ends)  # of each trajectory
     out = []
     for block in draws.weights():
         for counts in block.astype(int):

@@ -6,18 +6,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import openai
+import numpy as np
 from tqdm import tqdm
 
 from helpers import embedded
-from helpers.acquire import probe_first
-from helpers.budget import Budget, BudgetSpent, usage_of
+from helpers.budget import Budget, BudgetSpent
+from helpers.client import Refused, RunStopped, Unusable, ask_again, client_for, parse_text
 from helpers.debugging import NotAnswered, Remembered
-from helpers.evaluator import RunStopped, client_for
+from helpers.probe import ensure_probed
 from helpers.recordings import Recordings
-from helpers.stacks import short, without_key
 from helpers.tasks import append_jsonl, read_jsonl, turn
-from helpers.views import ENDPOINTS, RETRIES, freeze_views, view_id, wanted_views
+from helpers.views import ENDPOINTS, freeze_views, view_id, wanted_views
 from helpers.workflow import Workflow, freeze
 
 
@@ -61,7 +60,7 @@ async def obtain_views(study, kinds, states, *, path, stack, acquire="recorded",
             if recordings is not None:
                 store = Recordings(recordings, stack.name)
                 async with store.my_turn():
-                    await probe_first(stack, client, store, budget)
+                    await ensure_probed(stack, client, store, readouts=("joint",), budget=budget)
             views = freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS, budget=budget, left_out=left_out)
             with tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress) as bar:
                 try:
@@ -108,12 +107,18 @@ def choose_donors(study):
     """
     words = {name: combined_words(study, name) for name in study.task_ids}
     words = {name: count for name, count in words.items() if count is not None}
+    families = {}
+    for name in words:
+        families.setdefault(study.task(name)["family"], []).append(name)
+    counts = {family: np.array([words[name] for name in names], float) for family, names in families.items()}
+    tasks = {family: np.array([study.task_ids[name] for name in names]) for family, names in families.items()}
     donors = {}
     for name in (n for n in words if n in study.trajectories):
-        count, task = words[name], study.task(name)
-        relatives = [o for o in words if study.task(o)["family"] == task["family"] and study.task_ids[o] != task["task_id"]]
-        if relatives:
-            donors[name] = min(relatives, key=lambda other: abs(words[other] - count))
+        family = study.task(name)["family"]
+        apart = np.where(tasks[family] == study.task_ids[name], np.inf, np.abs(counts[family] - words[name]))
+        nearest = int(apart.argmin())  # the first in the file where several are as near
+        if np.isfinite(apart[nearest]):
+            donors[name] = families[family][nearest]
     return donors
 
 
@@ -143,28 +148,23 @@ def answering(stack, client, budget=None):
     cannot be used raises NotReached, so that no run is frozen as if its model had had nothing to say, and a spent
     budget RunStopped. Usage: prompt_tokens, completion_tokens and seconds, as far as the endpoint tells.
     """
-    loop, budget = asyncio.get_running_loop(), budget or Budget()
-
-    async def ask(body):
-        async with budget.room_for(body, stack.price) as bill:
-            found = await client.with_options(max_retries=RETRIES).chat.completions.create(**body)
-            bill |= usage_of(found)
-        return found
+    loop = asyncio.get_running_loop()
 
     def answer(prompt, max_tokens):
         body = {"model": stack.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens}
+        asking = ask_again(client, body | {"temperature": 0}, parse_text, price=stack.price, budget=budget)
         start = time.monotonic()
         try:
-            found = asyncio.run_coroutine_threadsafe(ask(body | {"temperature": 0}), loop).result()
+            found = asyncio.run_coroutine_threadsafe(asking, loop).result()
         except BudgetSpent as spent:
             raise RunStopped(f"{stack.name}: {spent}; what was answered is kept.") from None
-        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            raise RuntimeError(type(error).__name__) from None
-        except openai.OpenAIError as error:
-            said = f"{type(error).__name__}: {short(error, client.api_key)}"
-            raise NotReached(f"{stack.name}: {said} Run again; what was frozen is kept.") from None
-        usage = {"seconds": round(time.monotonic() - start, 3), **usage_of(found)}
-        return without_key(found.choices[0].message.content or "", client.api_key), usage
+        except Refused as refusal:
+            raise RuntimeError(str(refusal)) from None
+        except (Unusable, RunStopped) as fault:
+            raise NotReached(f"{stack.name}: {fault} Run again; what was frozen is kept.") from None
+        usage = {name: found[name] for name in ("prompt_tokens", "completion_tokens")}
+        told = usage if None not in usage.values() else {}
+        return found["text"], {"seconds": round(time.monotonic() - start, 3), **told}
 
     return answer
 

@@ -123,7 +123,7 @@ def interval(replicates, level=0.95, *, method="percentile", n=None, point=None)
     ----------
     replicates : (draws, ...) array
     method : str
-        ``percentile``: the quantiles of the replicates, as in the paper. ``expanded``: the same at wider
+        ``percentile``: the quantiles of the replicates. ``expanded``: the same at wider
         levels. ``t``: point ± Student's t times the replicates' standard deviation times sqrt(n / (n - 1)).
     n : int
         Number of resampled trajectories, of both outcomes together for an AUC; ``percentile`` needs none.
@@ -210,7 +210,8 @@ def leave_one_out(values, trajectory_ids):
 def auc(scores, outcomes):
     """Probability that a success outranks a failure; ties count half. NaN where a score is missing."""
     scores, outcomes = np.asarray(scores, float), _both_outcomes(outcomes)
-    return _win_matrix(scores[outcomes], scores[~outcomes]).mean()
+    success, failure = scores[outcomes], scores[~outcomes]
+    return float(_win_shares(success, failure, np.ones((1, len(failure)))).mean())
 
 
 def _both_outcomes(outcomes):
@@ -223,10 +224,25 @@ def _both_outcomes(outcomes):
     return outcomes
 
 
-def _win_matrix(success, failure):
-    """1 where a success outranks a failure, 0.5 on a tie, 0 below; NaN where either score is missing."""
-    wins = (success[:, None] > failure) + 0.5 * (success[:, None] == failure)
-    return np.where(np.isnan(success[:, None] + failure), np.nan, wins)
+def _win_shares(success, failure, weights):
+    """Share of the weighted failures that each success outranks, ties half; NaN where a score is missing.
+
+    Parameters
+    ----------
+    success, failure : (n_s,) and (n_f,) arrays of scores
+    weights : (draws, n_f) array, how often each failure is drawn
+
+    Returns
+    -------
+    (draws, n_s) array
+    """
+    if np.isnan(success).any() or np.isnan(failure).any():
+        return np.full((len(weights), len(success)), np.nan)
+    order = np.argsort(failure)
+    below = np.zeros((len(weights), len(failure) + 1))
+    np.cumsum(weights[:, order], axis=1, out=below[:, 1:])
+    low, high = (np.searchsorted(failure[order], success, side) for side in ("left", "right"))
+    return (below[:, low] + below[:, high]) / (2 * below[:, -1:])
 
 
 def auc_draws(scores, outcomes, draws=DRAWS, seed=SEED):
@@ -240,14 +256,26 @@ def auc_draws(scores, outcomes, draws=DRAWS, seed=SEED):
     Returns
     -------
     point : (q,) array; replicates : (draws, q) array
+
+    Notes
+    -----
+    Drawn in blocks, so memory is bounded; time is linear in trajectories times draws.
     """
     scores, outcomes = np.asarray(scores, float), _both_outcomes(outcomes)
-    rng = np.random.default_rng(seed)
-    counts = []
-    for size in (int(outcomes.sum()), int((~outcomes).sum())):
-        picks = rng.integers(size, size=(draws, size)) + np.arange(draws)[:, None] * size
-        counts.append(np.bincount(picks.ravel(), minlength=draws * size).reshape(draws, size).astype(float))
-    wins = [_win_matrix(column[outcomes], column[~outcomes]) for column in scores.T]
-    scale = counts[0].shape[1] * counts[1].shape[1]
-    replicates = np.stack([((counts[0] @ w) * counts[1]).sum(axis=1) / scale for w in wins], axis=1)
-    return np.array([w.mean() for w in wins]), replicates
+    pairs = [(column[outcomes], column[~outcomes]) for column in scores.T]
+    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2)]
+    sizes = (int(outcomes.sum()), int((~outcomes).sum()))
+    block = max(1, _BLOCK // len(outcomes))
+    replicates = []
+    for start in range(0, draws, block):
+        count = min(block, draws - start)
+        success, failure = (_counts(rng, count, size) for rng, size in zip(streams, sizes, strict=True))
+        wins = [(success * _win_shares(s, f, failure)).sum(axis=1) / sizes[0] for s, f in pairs]
+        replicates.append(np.stack(wins, axis=1))
+    return np.array([auc(column, outcomes) for column in scores.T]), np.concatenate(replicates)
+
+
+def _counts(rng, draws, size):
+    """How often each of ``size`` trajectories is drawn in each of so many draws: (draws, size) array of float."""
+    picks = rng.integers(size, size=(draws, size)) + np.arange(draws)[:, None] * size
+    return np.bincount(picks.ravel(), minlength=draws * size).reshape(draws, size).astype(float)

@@ -12,7 +12,7 @@ import numpy as np
 
 JOINT_LABELS = ("A", "B", "C", "D")
 BINARY_LABELS = ("Yes", "No")
-STRIP = " \t\r\n.,:;!?()[]{}\"'`*"
+STRIP = "".join(filter(str.isspace, map(chr, range(0x3001)))) + ".,:;!?()[]{}\"'`*"
 
 NOT_RETURNED = "label not returned"
 SENTINEL = "sentinel instead of a log-probability"

@@ -6,13 +6,14 @@
 import argparse
 import asyncio
 import json
+import math
 import sys
 from pathlib import Path
 
 import numpy as np
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from helpers.evaluator import Refused, RunStopped, Unusable, ask_once, client_for, parse_answer
+from helpers.budget import BudgetSpent
+from helpers.client import Refused, RunStopped, Unusable, ask_again, client_for, parse_answer
 from helpers.labels import BINARY_LABELS, JOINT_LABELS, normalise, usable
 from helpers.plan import request_body
 from helpers.stacks import StackError, load_stack
@@ -21,6 +22,7 @@ CALLS = 3
 ATTEMPTS = 4
 LABELS = {"joint": JOINT_LABELS, "binary": BINARY_LABELS}
 FEWEST_ALTERNATIVES = 4
+MOST_MASS = 1.05  # of all alternatives of one token; rounding takes it a little above 1
 JOINT_PROMPT = (
     "Four boxes are labelled A, B, C and D. A coin is in one of them, and nothing is known about which one.\n"
     "Output exactly one physical option token: A, B, C, or D."
@@ -37,16 +39,12 @@ def _body(stack, prompt, **sampling):
     return {**request_body([{"role": "user", "content": prompt}], stack), **sampling}
 
 
-async def _ask(client, body, stack):
-    """One answer of the probe as a row; StackError with the reason where there is none."""
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type(Unusable), stop=stop_after_attempt(ATTEMPTS), reraise=True,
-        wait=lambda state: state.outcome.exception().wait or wait_random_exponential(0.5, max=8)(state),
-    )  # fmt: skip
+async def _ask(client, body, stack, budget=None):
+    """One answer of the probe as a row; StackError with the reason where there is none, RunStopped without budget."""
     try:
-        async for attempt in retrying:
-            with attempt:
-                return parse_answer(*await ask_once(client, body))
+        return await ask_again(client, body, parse_answer, price=stack.price, budget=budget, attempts=ATTEMPTS)
+    except BudgetSpent as spent:
+        raise RunStopped(f"{stack.name}: its probe needs at least {CALLS} calls; {spent}; raise the budget.") from None
     except (Unusable, Refused, RunStopped) as fault:
         raise StackError(f"{stack.name}: the probe got no answer: {fault}") from None
 
@@ -102,6 +100,7 @@ def findings(stack, joint, binary, warm):
         "scaled_by_temperature": scaled_by_temperature(slope),
         "temperature_slope": None if slope is None else round(slope, 1),
         "sentinels": odd,
+        "mass": max(round(sum(math.exp(v) for v in tokens.values() if usable(v)), 3) for tokens in found.values()),
         "returned_model": joint["returned_model"],
         "fingerprint": joint["fingerprint"],
     }
@@ -114,6 +113,11 @@ def refusal(found, stack, readouts=("joint", "binary")):
     if found["alternatives"] < FEWEST_ALTERNATIVES:
         came = found["alternatives"]
         return f"only {came} alternatives come back, at least {FEWEST_ALTERNATIVES} are needed; raise top_logprobs."
+    if found.get("mass", 0) > MOST_MASS:  # a result of an earlier version has none
+        return (
+            f"the alternatives of one token add up to a probability of {found['mass']:g}, so the values are no "
+            "log-probabilities of that token; use another model or endpoint."
+        )
     gone = [label for readout in LABELS if readout in readouts for label in LABELS[readout] if not found["labels"][label]]
     if gone:
         odd = f" (values that are no log-probabilities: {', '.join(found['sentinels'])})" if found["sentinels"] else ""
@@ -132,15 +136,15 @@ def refusal(found, stack, readouts=("joint", "binary")):
     return None
 
 
-async def probe(stack, client):
+async def probe(stack, client, budget=None):
     """Ask a stack three questions and return :func:`findings`; StackError where it does not answer.
 
     One joint question at temperature 1, one binary question with the stack's own settings, and the joint
-    question at temperature 2.
+    question at temperature 2. Each attempt counts against the budget; RunStopped where that has no room.
     """
-    joint = await _ask(client, _body(stack, JOINT_PROMPT, temperature=1.0), stack)
-    binary = await _ask(client, _body(stack, BINARY_PROMPT), stack)
-    warm = await _ask(client, _body(stack, JOINT_PROMPT, temperature=2.0), stack)
+    joint = await _ask(client, _body(stack, JOINT_PROMPT, temperature=1.0), stack, budget)
+    binary = await _ask(client, _body(stack, BINARY_PROMPT), stack, budget)
+    warm = await _ask(client, _body(stack, JOINT_PROMPT, temperature=2.0), stack, budget)
     return findings(stack, joint, binary, warm)
 
 
@@ -176,25 +180,27 @@ def save_probe(found, folder, stack):
     partial.replace(path)
 
 
-async def ensure_probed(stack, client, store, *, readouts=("joint", "binary"), budget_calls=None):
-    """Probe a stack unless a good result is saved beside its recordings; returns the calls made.
+async def ensure_probed(stack, client, store, *, readouts=("joint", "binary"), budget=None):
+    """Probe a stack, within the budget, unless a good result is saved beside its recordings.
 
     A result that refuses the stack is asked again, so that a mended endpoint needs no file removed.
+
+    Raises
+    ------
+    StackError where the probe refuses the stack, RunStopped where the budget has no room for it
     """
     folder = store.parquet.parent
     found = saved_probe(folder, stack)
     if found and refusal(found, stack, readouts) is None:
-        return 0
-    if budget_calls is not None and budget_calls < CALLS:
-        raise RunStopped(
-            f"{stack.name}: its probe needs {CALLS} calls, the budget is {budget_calls}; raise the budget."
-        )
-    found = await probe(stack, client)
+        return
+    left = None if budget is None else budget.calls_left
+    if left is not None and left < CALLS:
+        raise RunStopped(f"{stack.name}: its probe needs {CALLS} calls, the budget is {left}; raise the budget.")
+    found = await probe(stack, client, budget)
     save_probe(found, folder, stack)
     reason = refusal(found, stack, readouts)
     if reason:
         raise StackError(f"{stack.name}: the probe refuses this stack: {reason}")
-    return CALLS
 
 
 async def _show(stack, folder):

@@ -15,7 +15,8 @@ _FORBIDDEN_WORDS = frozenset(
     "target gold truth success succeeded score scores correct correctness reward label labels logprob logprobs "
     "secret secrets password passwd credential credentials authorization auth apikey cookie bearer token tokens "
     "timestamp timestamps datetime latency elapsed duration provider completion completions fingerprint usage "
-    "response responses overclaim expected".split()
+    "response responses overclaim expected "
+    "finalscore groundtruth goldanswer goldlabel answerkey accesstoken privatekey".split()  # written as one word
 )
 # Runs of words that condemn a key when they stand in it one after the other.
 _FORBIDDEN_RUNS = tuple(
@@ -31,15 +32,20 @@ _KEPT_IDS = frozenset({"doc_id", "candidate_id"})
 _FORBIDDEN_TEXT = re.compile(
     r"""
       \b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}                      # API keys
-    | \b(?:ghp|gho|xox[abp]|AKIA|hf)_?-?[A-Za-z0-9]{16,}     # tokens of common services
+    | \b(?:ghp|gho|AKIA|hf)_?-?[A-Za-z0-9]{16,}              # tokens of common services
+    | \b(?:github_pat_\w{16,}|xox[abeps]-[A-Za-z0-9-]{16,})
+    | \beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                     # JSON web tokens
     | \bBearer\s+[A-Za-z0-9._~+/=-]{8,}
+    | (?i:\bauthorization["']?\s*[:=]\s*["']?(?:basic|digest|token)\s+[^\s"']+)
+    | ://[^\s/@:]+:[^\s/@]+@                                 # user and password in an address
     | (?i:\b(?:[a-z]+[_-])?(?:api[_ -]?key|password|secret|access[_ -]?token)["']?\s*[:=]\s*\S+)
-    | (?i:["'](?:target|answer[_ ]key|gold|label|success|final[_ ]score)["']\s*:\s*\S+)        # JSON inside a text
+    | (?i:["'](?:target|answer[_ ]key|gold|label|success|(?:final[_ ])?score)["']\s*:\s*\S+)   # JSON inside a text
     | (?i:\b(?:claim[_ ]support|citation[_ ]precision|overclaim)\s*[:=]\s*\S+)
     | \b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2})?(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})?   # timestamps
     | \b(?:chatcmpl|cmpl|req|resp|run|trace|thread|msg)[-_][A-Za-z0-9]{8,}             # request and trace ids
     | \b(?i:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b            # UUIDs
     | \b(?i:option|choice|label)\s+[A-D]\b                   # physical labels
+    | \b(?i:(?:final\s+)?answer)\s*(?:is|:|=)\s*[A-D]\b
     | \b(?i:(?:correct|gold|reviewed|right)\s+(?:answer|target|label|option|candidate))\b(?:\s*(?:is|:|=)\s*\S+)?
     | \b(?i:answer\s+key)\b(?:\s*(?:is|:|=)\s*\S+)?
     | \b(?i:(?:final|overall)[_ ]score)\b(?:\s*(?:is|:|=)\s*\S+)?
@@ -47,12 +53,13 @@ _FORBIDDEN_TEXT = re.compile(
     """,
     re.VERBOSE,
 )
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# Where a word begins inside a key: camelCase, LLMScore, score1
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 
 
 def forbidden_key(key):
     """Whether a state key may not be shown to an evaluator."""
-    words = [w for w in re.split(r"[^A-Za-z0-9]+", _CAMEL.sub("_", str(key)).lower()) if w]
+    words = [w for w in re.split(r"[^A-Za-z0-9]+", _WORD.sub("_", str(key)).lower()) if w]
     name = "_".join(words)
     if name in _KEPT_IDS:
         return False

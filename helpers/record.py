@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from helpers import sections
 from helpers.acquire import ask_missing, one_currency
 from helpers.budget import Budget
-from helpers.evaluator import Acquisition, RunStopped, client_for, missing_cells
+from helpers.client import RunStopped, client_for
+from helpers.evaluator import Acquisition, missing_cells
 from helpers.freeze import obtain_donors, obtain_views
 from helpers.params import PARAMS, ROOT, ParameterError, load_profile, profiles, read_values
 from helpers.plan import CELL, add_keys, cell_messages, in_order, load_study, short_hash
@@ -258,7 +259,8 @@ def view_forecast(section, study, stack, counting, counted):
     prompts = [view_messages(study.task(t.trajectory_id), study.states[t.trajectory_id][state], GENERATED[kind])
                for t, state, kind in todo]  # fmt: skip
     tokens = sum(len(m["content"]) for messages in prompts for m in messages) / counting.characters
-    answers = sum(mean_view_tokens(kind, study, counting) for _, _, kind in todo)
+    most = {kind: mean_view_tokens(kind, study, counting) for kind in {kind for _, _, kind in todo}}
+    answers = sum(most[kind] for _, _, kind in todo)
     speed = stack.tokens_per_s
     return [
         {

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from helpers import sections
 from helpers.budget import money
+from helpers.params import ParameterError, check_profile, read_values
 from helpers.plan import CELL, add_keys, load_study, request_parts
 from helpers.stacks import STACKS, StackError, load_stacks
 from helpers.tasks import DataError, turn
@@ -206,9 +207,11 @@ class Recordings:
         if not failures:
             return
         with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
             database.executemany(
                 "INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", [(k, r, time.time()) for k, r in failures.items()]
             )
+            database.execute("COMMIT")
 
     def failures(self):
         """Why cells failed when they were last asked: ``{key: reason}``; a later answer removes the entry."""
@@ -348,7 +351,8 @@ def difference(name, recorded, wanted):
     """One differing field as text; settings and identity are compared entry by entry."""
     if name in ("settings", "identity"):
         old, new = json.loads(recorded), json.loads(wanted)
-        entries = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
+        # as JSON writes them: 1 and 1.0 are one number to Python, and two questions to a key
+        entries = [k for k in sorted(old.keys() | new.keys()) if json.dumps(old.get(k)) != json.dumps(new.get(k))]
         return "; ".join(f"{name}.{k} is {new.get(k)!r}, recorded with {old.get(k)!r}" for k in entries)
     recorded = recorded.item() if hasattr(recorded, "item") else recorded
     return f"{name} is {wanted!r}, recorded with {recorded!r}"
@@ -360,23 +364,24 @@ def why(plan, study, stacks, folder):
     out = []
     for name, part in plan.groupby("stack", sort=False):
         store = Recordings(folder, name)
-        recorded, keys, failures = (
-            store.frame([*dict.fromkeys([*_COMPARED, "key", "unread"])]),
-            store.keys(),
-            store.failures(),
-        )
-        out += [
-            (row, _reason(row, study, stacks[name], recorded, keys=keys, failures=failures)) for row in part.itertuples(index=False)
-        ]
+        recorded = store.frame([*dict.fromkeys([*_COMPARED, "key", "unread"])])
+        seen = {"keys": store.keys(), "unread": set(recorded["key"]), "failures": store.failures()}
+        out += [(row, _reason(row, study, stacks[name], recorded, **seen)) for row in part.itertuples(index=False)]
     return out
 
 
-def _reason(row, study, stack, recorded, *, keys, failures):
+def without_recording(plan, study, stacks, folder):
+    """The rows of a plan that are not found among the recordings."""
+    keys = set().union(*(Recordings(folder, name).keys() for name in plan["stack"].unique()))
+    return plan[~add_keys(plan, study, stacks)["key"].isin(keys).to_numpy()]
+
+
+def _reason(row, study, stack, recorded, *, keys, unread, failures):
     if pd.isna(row.key):
         return f"its {row.view} view is not frozen; make the views first."
     if row.key in keys:
         return "is recorded."
-    if row.key in set(recorded["key"]):
+    if row.key in unread:
         return "was answered without log-probabilities; ask again."
     last = f" When it was last asked: {failures[row.key]}" if row.key in failures else ""
     if recorded.empty:
@@ -398,14 +403,12 @@ def _parser():
     counted = actions.add_parser("stats", help="recordings, tokens and money per stack, wave and section")
     asked = actions.add_parser("why", help="why cells are not found")
     for each in (counted, asked):
-        each.add_argument("--folder", default="data/recordings")
+        each.add_argument("--profile", default="embedded", help="a folder of params/; what is not named comes from it")
+        each.add_argument("--folder", help="the recordings")
         each.add_argument("--stacks", default=STACKS)
     asked.add_argument("--section", default="global_replay", choices=SECTIONS)
-    asked.add_argument("--stack", default="qwen-1.5b")
-    asked.add_argument("--second-stack")
-    asked.add_argument("--tasks", default="data/tasks.jsonl")
-    asked.add_argument("--trajectories", default="data/trajectories.jsonl")
-    asked.add_argument("--views", default="data/views.jsonl")
+    for name in ("stack", "second-stack", "tasks", "trajectories", "views"):
+        asked.add_argument(f"--{name}")
     asked.add_argument("--trajectory", help="trajectory_id; all without it")
     asked.add_argument("--most", type=int, default=20, help="cells that are shown at most")
     for name in ("template", "view", "slice", "authority", "source-order", "readout"):
@@ -440,12 +443,12 @@ def _wanted_cells(options, study, stacks):
 
 def _print_why(options):
     stacks = load_stacks(options.stacks)
-    views = options.views if Path(options.views).exists() else None
+    views = options.views if options.views and Path(options.views).exists() else None
     study = load_study(options.tasks, options.trajectories, views)
-    answers = why(_wanted_cells(options, study, stacks), study, stacks, options.folder)
-    missing = [(row, text) for row, text in answers if text != "is recorded."]
-    print(f"{len(answers)} cells, {len(missing)} of them missing.")
-    for row, text in missing[: options.most]:
+    plan = _wanted_cells(options, study, stacks)
+    missing = without_recording(plan, study, stacks, options.folder)
+    print(f"{len(plan)} cells, {len(missing)} of them missing.")
+    for row, text in why(missing.head(options.most), study, stacks, options.folder):
         channel = f"{row.template}/{row.view}, {row.readout}"
         cell = f"{row.trajectory_id} state {row.state}, {channel}, layout {row.layout}, wave {row.wave}"
         print(f"- {cell}: {text}")
@@ -454,15 +457,29 @@ def _print_why(options):
 def main(arguments=None):
     options = _parser().parse_args(arguments)
     try:
+        _complete(options)
         if options.action == "why":
             _print_why(options)
         else:
             found = stats(options.folder, load_stacks(options.stacks))
             print(found.to_string() if len(found) else f"no recordings in {options.folder}.")
-    except (DataError, StackError) as error:
+    except (DataError, StackError, ParameterError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _complete(options):
+    """What the command line does not name comes from the profile; a profile whose views are not written has none."""
+    values = read_values(check_profile(options.profile) / "common.yml")
+    defaults = {"folder": values["RECORDINGS"]}
+    if options.action == "why":
+        second = ("second_stack",) if options.section == "bridge" else ()
+        named = ("stack", "tasks", "trajectories", "views", *second)
+        defaults |= {name: values.get(name.upper()) for name in named}
+    for name, value in defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
 
 
 if __name__ == "__main__":

@@ -451,7 +451,8 @@ def transition_gains(margins, *, column="margin", by):
             f"{twice['state'].iloc[0]} fall into one column; pass one wave, or name in `by` what tells them apart."
         )
     wide = margins.pivot_table(index=["trajectory_id", "state"], columns=by, values=column, dropna=False, sort=False)
-    grid = [margins["trajectory_id"].unique(), sorted(margins["state"].unique())]
+    states = range(int(margins["state"].min()), int(margins["state"].max()) + 1) if len(margins) else []
+    grid = [margins["trajectory_id"].unique(), states]  # a state between two others that nobody scored: its steps are NaN
     wide = wide.reindex(pd.MultiIndex.from_product(grid, names=["trajectory_id", "state"]))
     gains = wide.groupby(level="trajectory_id", sort=False).diff()
     first = gains.index.get_level_values("state") == margins["state"].min()

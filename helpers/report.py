@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import platform
+from decimal import Decimal
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
@@ -35,6 +36,7 @@ COLUMNS = (
     "id", "quantity", "cohort", "n_trajectories", "n_transitions", "estimate", "low", "high", "level", "unit",
     "paper_estimate", "paper_low", "paper_high",
 )  # fmt: skip
+TOO_FEW = 12  # trajectories below which an interval says nothing about a direction
 FEW = 30  # trajectories below which percentile intervals cover visibly less than they say (`make coverage`)
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib", "seaborn", "openai")
 
@@ -108,15 +110,17 @@ def paper_numbers(path):
 class Results:
     """The section's exact table, one row a quantity, in the order in which they are added.
 
-    ``method`` is how intervals are taken from bootstrap replicates, see :func:`helpers.inference.interval`.
+    ``method`` is how intervals are taken from bootstrap replicates, see :func:`helpers.inference.interval`; ``counted``
+    is how the table for reading calls the two counts behind a row.
     """
 
-    def __init__(self, paper, section, method="percentile"):
+    def __init__(self, paper, section, method="percentile", counted=("trajectories", "transitions")):
         if method not in METHODS:
             raise ValueError(f"INTERVAL = {method!r}; use one of {', '.join(METHODS)}.")
         self.paper = paper
         self.section = section
         self.method = method
+        self.counted = counted
         self.rows = []
 
     def add(self, name, estimate, replicates=None, *, cohort, n=None, transitions=None, level=0.95,
@@ -170,10 +174,10 @@ class Results:
             {
                 "quantity": [row["quantity"] for row in rows],
                 "unit": [row["unit"] for row in rows],
-                "trajectories": [str(row["n_trajectories"] or "") for row in rows],
-                "transitions": [str(row["n_transitions"] or "") for row in rows],
+                self.counted[0]: [str(row["n_trajectories"] or "") for row in rows],
+                self.counted[1]: [str(row["n_transitions"] or "") for row in rows],
                 "measured here": [amount(r["estimate"], r["low"], r["high"], r["unit"]) for r in rows],
-                "published": [amount(r["paper_estimate"], r["paper_low"], r["paper_high"], r["unit"]) for r in rows],
+                "published": [published(r) for r in rows],
             },
             index=pd.Index([row["id"] for row in rows], name="id"),
         )
@@ -267,17 +271,29 @@ def amount(estimate, low=np.nan, high=np.nan, unit="nats"):
     d = _digits(low, high, unit)
     while d < 6 and any(v and abs(v) < 0.5 * 10**-d for v in (low, high)):
         d += 1
+    return _written(estimate, low, high, unit, d)
+
+
+def _written(estimate, low, high, unit, digits):
     sign = "+" if unit in ("nats", "AUC difference") else ""
-    text = f"{estimate:,.{d}f}" if unit == "count" else f"{estimate:{sign}z.{d}f}"
-    return f"{text} [{low:z.{d}f}, {high:z.{d}f}]" if np.isfinite(low) and np.isfinite(high) else text
+    text = f"{estimate:,.{digits}f}" if unit == "count" else f"{estimate:{sign}z.{digits}f}"
+    return f"{text} [{low:z.{digits}f}, {high:z.{digits}f}]" if np.isfinite(low) and np.isfinite(high) else text
+
+
+def published(row):
+    """The published number of a result row with as many digits as it was published with; a dash without one."""
+    values = [row[f"paper_{part}"] for part in ("estimate", "low", "high")]
+    if not np.isfinite(values[0]):
+        return "–"
+    digits = max(-Decimal(str(float(v))).as_tuple().exponent for v in values if np.isfinite(v))
+    return _written(*values, row["unit"], 0 if row["unit"] == "count" else digits)
 
 
 def in_words(row):
     """One result row as text with its unit, its interval and the published number where there is one."""
     unit = f" {row['unit']}" if row["unit"].startswith("nats") else ""  # the others are told by the sentence
     ours = amount(row["estimate"], row["low"], row["high"], row["unit"])
-    theirs = amount(row["paper_estimate"], row["paper_low"], row["paper_high"], row["unit"])
-    return f"{ours}{unit}" + (f" (published: {theirs})" if np.isfinite(row["paper_estimate"]) else "")
+    return f"{ours}{unit}" + (f" (published: {published(row)})" if np.isfinite(row["paper_estimate"]) else "")
 
 
 def side(low, high, above="above zero", below="below zero", neither="not separated from zero"):
@@ -291,13 +307,16 @@ def agreement(row):
     """Whether a result agrees with the published number, in words; a dash where that cannot be said.
 
     What can be compared depends on the unit. Nats of two instruments share no scale, so only the side of zero is, and
-    only where both intervals lie off it. An AUC has a side of one half; an AUC and a share of transitions have a scale
-    of their own, so that intervals may overlap or not. Nothing is said of a quantity that has no sign by definition
-    (the unit of such a one is not plain nats), or that was measured without an interval.
+    only where our interval and the published one, if there is one, lie off it. An AUC has a side of one half; an AUC
+    and a share of transitions have a scale of their own, so that intervals may overlap or not. Nothing is said of a
+    quantity that has no sign by definition (the unit of such a one is not plain nats), or that was measured without an
+    interval; and nothing but that of fewer than ``TOO_FEW`` trajectories.
     """
     middle = {"nats": 0.0, "AUC difference": 0.0, "AUC": 0.5}.get(row["unit"])
     if not np.isfinite([row["estimate"], row["low"], row["paper_estimate"]]).all() or middle is None and row["unit"] != "proportion":
         return "–"
+    if row["n_trajectories"] < TOO_FEW:
+        return f"too few to say (n = {row['n_trajectories']:.0f})"
     words = []
     if middle is not None:
         same = np.sign(row["estimate"] - middle) == np.sign(row["paper_estimate"] - middle)
@@ -307,6 +326,8 @@ def agreement(row):
             words.append("the published direction is not settled")
         else:
             words.append("same direction" if same else "other direction")
+            if not np.isfinite(row["paper_low"]):
+                words.append("published without an interval")
     if row["unit"] != "nats" and np.isfinite(row["paper_low"]):
         overlap = row["low"] <= row["paper_high"] and row["paper_low"] <= row["high"]
         words.append(f"intervals {'overlap' if overlap else 'apart'}")
@@ -337,13 +358,17 @@ def escaped(text):
     display(HTML(f"<pre style='white-space: pre-wrap'>{html.escape(str(text))}</pre>"))
 
 
-def colophon(stacks, table, plan):
-    """The last cell: versions, evaluator identity and, where there is a plan, how many recordings were used."""
+def colophon(stacks, *asked):
+    """The last cell: versions, evaluator identity and how many recordings were used.
+
+    ``asked`` are the section's pairs of a plan and the recordings' table; without any nothing is said of recordings.
+    """
     rows = [("python", platform.python_version())]
     rows += [(name, version(name)) for name in PACKAGES]
     for stack in stacks:
         rows += [(f"stack {stack.name}", json.dumps(stack.identity)), (f"sampling {stack.name}", json.dumps(stack.sampling))]
-    if plan is not None:
-        used = set(plan["key"].dropna()) & set(table["key"].to_pylist())
-        rows += [("recordings used", f"{len(used):,} of {plan['key'].nunique():,} planned questions")]
+    if asked:
+        keys = set().union(*(plan["key"].dropna() for plan, _ in asked))
+        used = keys & set().union(*(table["key"].to_pylist() for _, table in asked))
+        rows += [("recordings used", f"{len(used):,} of {len(keys):,} different questions that the frozen views allow")]
     return pd.DataFrame(rows, columns=["what", "value"]).set_index("what")

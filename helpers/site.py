@@ -108,7 +108,7 @@ def build(profile):
 
 
 def main(arguments=None):
-    profile = (sys.argv[1:] if arguments is None else arguments or ["embedded"])[0]
+    profile = ((sys.argv[1:] if arguments is None else arguments) or ["embedded"])[0]
     try:
         check_profile(profile)
         names = build(profile)

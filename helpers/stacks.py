@@ -10,6 +10,7 @@ import yaml
 NEEDED = {"embedded": ("file", "sha256"), "api": ("base_url", "key_variable")}
 ORDERS = ("prefix", "hash")
 NUMBERS = ("sampling", "concurrency", "timeout_s", "tokens_per_s", "price", "threads")
+SHORTEST_KEY = 12  # characters below which a key is a word rather than a secret
 SHOWN = 200  # characters of a text from elsewhere that an error may show
 STACKS = Path(__file__).resolve().parent.parent / "params" / "stacks.yml"
 
@@ -120,8 +121,12 @@ def load_stack(name, path=STACKS):
 
 
 def without_key(text, key):
-    """A text in which the key, plain or as JSON writes it, is replaced."""
-    for form in (key, json.dumps(key)[1:-1]) if key else ():
+    """A text in which the key, plain or as JSON writes it, is replaced.
+
+    A key of fewer than ``SHORTEST_KEY`` characters stays: local servers take words such as ``none`` for a key, which are
+    no secret and may stand in any answer.
+    """
+    for form in (key, json.dumps(key)[1:-1]) if key and len(key) >= SHORTEST_KEY else ():
         text = text.replace(form, "[key]")
     return text
 

@@ -24,7 +24,6 @@ _LEAKS = re.compile(
     re.IGNORECASE,
 )
 _INSUFFICIENT = re.compile(r"\b(insufficient|not enough|inadequate|too little|cannot be)\b", re.I)
-_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
 class DataError(ValueError):
@@ -138,15 +137,23 @@ async def turn(lock, waiting, say=print):
 
 
 def append_jsonl(path, row):
-    """Append one JSON line, on disk when this returns; a last line without its line end gets one first."""
-    with Path(path).open("ab+") as out:
-        if out.tell():
+    """Append one JSON line, on disk when this returns; a last line without its line end gets one first.
+
+    Where the disk takes only a part of it, the file is left as it was and the OSError is raised.
+    """
+    line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+    with Path(path).open("ab+", buffering=0) as out:
+        size = out.seek(0, os.SEEK_END)
+        if size:
             out.seek(-1, os.SEEK_END)
-            if out.read(1) != b"\n":
-                out.write(b"\n")
-        out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
-        out.flush()
-        os.fsync(out.fileno())
+            line = line if out.read(1) == b"\n" else b"\n" + line
+        try:
+            while line:
+                line = line[out.write(line) :]
+            os.fsync(out.fileno())
+        except OSError:
+            os.ftruncate(out.fileno(), size)
+            raise
 
 
 def task_problems(task):
@@ -228,39 +235,3 @@ def own_document(task, library):
     """
     document = f"pmid:{(task.get('source') or {}).get('pmid')}"
     return document if document in library else None
-
-
-def counted_words(text, names=()):
-    """Lower-case words of a text without numbers, acronyms and the given names.
-
-    Figures, drug names, scales and trials are facts, not wording, so they do not count.
-    """
-    skip = {n.lower() for n in names}
-    words = []
-    for token in _WORD.findall(text):
-        letters = [c for c in token if c.isalpha()]
-        if any(c.isdigit() for c in token) or not letters:
-            continue
-        if sum(c.isupper() for c in letters) >= 2 or token.lower() in skip:
-            continue
-        words.append(token.lower())
-    return words
-
-
-def shared_runs(text, sources, names=(), length=8):
-    """Runs of ``length`` counted words that a text shares with any source text.
-
-    ``sources`` is the set made by :func:`source_runs`; returns a sorted list of strings.
-    """
-    words = counted_words(text, names)
-    runs = {tuple(words[i : i + length]) for i in range(len(words) - length + 1)}
-    return sorted(" ".join(run) for run in runs & sources)
-
-
-def source_runs(texts, names=(), length=8):
-    """All runs of ``length`` counted words in the source texts, as a set of tuples."""
-    runs = set()
-    for text in texts:
-        words = counted_words(text, names)
-        runs.update(tuple(words[i : i + length]) for i in range(len(words) - length + 1))
-    return runs

@@ -1,6 +1,8 @@
 """Trajectories: x0 and one JSON merge patch (RFC 7396) per step, or full before/after states."""
 
 import copy
+import json
+import math
 import re
 from dataclasses import dataclass
 
@@ -49,11 +51,16 @@ def make_patch(before, after):
     """The merge patch that leads from one JSON object to another."""
     patch = {key: None for key in before if key not in after}
     for key, value in after.items():
-        if key in before and before[key] == value:
+        if key in before and _same(before[key], value):
             continue
         both = isinstance(value, dict) and isinstance(before.get(key), dict)
         patch[key] = make_patch(before[key], value) if both else value
     return patch
+
+
+def _same(one, other):
+    """Whether two JSON values are written alike; Python holds 1 and true, and 0 and false, for equal."""
+    return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _without_nulls(value):
@@ -82,7 +89,7 @@ def _step_states(row, where):
             patch = _object(step["patch"], f"{here}: its patch")
         elif "after" in step:
             before = _without_nulls(_object(step.get("before", states[-1]), f"{here}: its before-state"))
-            if before != states[-1]:
+            if not _same(before, states[-1]):
                 raise DataError(f"{here}: its before-state is not the state after step {number - 1}.")
             patch = make_patch(states[-1], _without_nulls(_object(step["after"], f"{here}: its after-state")))
         else:
@@ -99,8 +106,7 @@ def parse_trajectory(row, where="trajectory"):
         raise DataError(f"{where}: trajectory_id and task_id are needed; trajectories are what the bootstrap draws.")
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise DataError(f"{where}: a trajectory_id is text that holds letters, digits and . _ - : / @ + only; rename it.")
-    if not (row.get("success") is None or isinstance(row["success"], bool)):
-        raise DataError(f"{where}: success is {row['success']!r}; it is true, false, or left out where it is not known.")
+    final_score, success = _outcome(row, where)
     steps = row.get("steps") or []
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise DataError(f"{where}: steps is a list of JSON objects.")
@@ -114,16 +120,31 @@ def parse_trajectory(row, where="trajectory"):
             raise DataError(f"{where}, step {number}: mode {step['mode']!r} is not one of {', '.join(MODES)}.")
     if len(steps) != len(STEPS):
         raise DataError(f"{where}: {len(steps)} steps, expected {len(STEPS)}.")
-    return Trajectory(
-        name, row["task_id"], tuple(_step_states(row, where)), tuple(steps), row.get("final_score"), row.get("success")
-    )
+    return Trajectory(name, row["task_id"], tuple(_step_states(row, where)), tuple(steps), final_score, success)
+
+
+def _outcome(row, where):
+    """Final score and success of one JSON row: success is 1{final_score = 1}, None where neither is known."""
+    score, success = row.get("final_score"), row.get("success")
+    if not (success is None or isinstance(success, bool)):
+        raise DataError(f"{where}: success is {success!r}; it is true, false, or left out where it is not known.")
+    if score is None:
+        return None, success
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
+        raise DataError(f"{where}: final_score is {score!r}; it is a number, or left out where it is not known.")
+    if success is not None and success != (score == 1):
+        raise DataError(
+            f"{where}: final_score is {score:g} and success {str(success).lower()}, but success means a final score of 1; "
+            "leave final_score out where success is judged otherwise."
+        )
+    return score, score == 1
 
 
 def load_trajectories(path, tasks=None):
     """Trajectories of a JSONL file in file order; ids are unique and, given tasks, known."""
     rows = read_jsonl(path)
     found = [parse_trajectory(row, f"{path}, line {number}") for number, row in enumerate(rows, start=1)]
-    known = {task["task_id"] for task in tasks} if tasks is not None else None
+    known = {task["task_id"]: task for task in tasks} if tasks is not None else None
     seen = set()
     for trajectory in found:
         if trajectory.trajectory_id in seen:
@@ -131,7 +152,20 @@ def load_trajectories(path, tasks=None):
         seen.add(trajectory.trajectory_id)
         if known is not None and trajectory.task_id not in known:
             raise DataError(f"{path}: trajectory {trajectory.trajectory_id!r} belongs to unknown task {trajectory.task_id!r}.")
+        if known is not None:
+            _keeps_the_question(trajectory, known[trajectory.task_id]["question"], path)
     return found
+
+
+def _keeps_the_question(trajectory, question, path):
+    """DataError where a state does not hold its task's question: some prompts show it by the state alone."""
+    written = json.dumps(question, ensure_ascii=False)[1:-1]
+    for number, state in enumerate(trajectory.states):
+        if state.get("question") != question and written not in json.dumps(state, ensure_ascii=False):
+            raise DataError(
+                f"{path}: trajectory {trajectory.trajectory_id!r}: state {number} does not hold the question of task "
+                f"{trajectory.task_id!r}, so the evaluator would not see it; put it into x0 as \"question\" and leave it there."
+            )
 
 
 def acquired_artifact(trajectory):

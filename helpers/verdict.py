@@ -114,12 +114,14 @@ def _refusal(row, most_loss):
 
 
 def frontier(policies):
-    """Which policies no other one beats in utility and calibration loss at once: a boolean Series."""
+    """Which feasible policies no other feasible one beats in utility and calibration loss at once: a boolean Series."""
+    rivals = policies[policies["feasible"]] if "feasible" in policies else policies
     return pd.Series(
         [
-            not any(
+            p.Index in rivals.index
+            and not any(
                 (o.utility >= p.utility and o.loss <= p.loss) and (o.utility > p.utility or o.loss < p.loss)
-                for o in policies.itertuples()
+                for o in rivals.itertuples()
             )
             for p in policies.itertuples()
         ],

@@ -7,12 +7,11 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-import openai
-
-from helpers.budget import Budget, usage_of
+from helpers.budget import Budget
+from helpers.client import Refused, RunStopped, Unusable, ask_again, parse_text
 from helpers.projection import projected_states, state_slice
 from helpers.prompts import alias, generator_messages, two_pass_generator_messages
-from helpers.stacks import StackError, short, without_key
+from helpers.stacks import StackError
 from helpers.tasks import DataError, append_jsonl, read_jsonl
 from helpers.traces import RETRIEVE
 
@@ -27,11 +26,13 @@ GENERATED = {
 }
 FROZEN = (*GENERATED, "donor")  # a donor is another trajectory's view, chosen once
 QUOTE_LINES = 24
-RETRIES = 5  # of a request for a text, by the client itself
 MOST_WITHOUT_TEXT = 3  # refused or empty views after which a run that has written none stops
 # Fields whose lines a quote may hold: evidence and what was concluded from it, not the question or the plan.
 QUOTE_FIELDS = ("artifacts", "evidence", "answer", "citations", "issues", "verification", "observation")
 ENDPOINTS = (RETRIEVE, RETRIEVE + 1)  # states before and after the retrieve step
+
+
+_KEY = re.compile(r'^\s*"(?:[^"\\]|\\.)*":')  # a field's name at the beginning of a line
 
 
 @lru_cache(maxsize=4096)  # every layout, readout and wave quotes the same state
@@ -44,7 +45,7 @@ def quote(state_text):
     for line in state_text.split("\n"):  # not splitlines(): U+2028 may stand inside a value
         top = re.match(r' "([^"]+)":', line)
         field = top.group(1) if top else field
-        carries_value = bool(re.search(r"[A-Za-z0-9]", line.split(":", 1)[-1]))
+        carries_value = any(map(str.isalnum, _KEY.sub("", line)))
         if field in QUOTE_FIELDS and carries_value:
             kept.append(line)
     return "\n".join(kept[:QUOTE_LINES])
@@ -165,27 +166,23 @@ async def generated_view(trajectory, state, kind, task, *, stack, client, budget
     where = f"{stack.name}: view {view_id(trajectory.trajectory_id, state, kind)}"
     body = {"model": stack.model, "messages": messages, "temperature": 0, "max_tokens": rule["max_tokens"]}
     try:
-        async with budget.room_for(body, stack.price) as bill:
-            answer = await client.with_options(max_retries=RETRIES).chat.completions.create(**body)
-            bill |= usage_of(answer)
-    except openai.OpenAIError as error:
-        said = f"{where}: {type(error).__name__}: {short(error, client.api_key)}"
-        if isinstance(error, (openai.BadRequestError, openai.UnprocessableEntityError)):
-            raise NoText(said) from None
-        raise StackError(f"{said} Run again; what was written is kept.") from None
-    choice = answer.choices[0] if answer.choices else None
-    if not choice or not choice.message.content:
+        answer = await ask_again(client, body, parse_text, price=stack.price, budget=budget)
+    except Refused as refusal:
+        raise NoText(f"{where}: {refusal}") from None
+    except (Unusable, RunStopped) as fault:
+        raise StackError(f"{where}: {fault} Run again; what was written is kept.") from None
+    if not answer["text"]:
         raise NoText(f"{where}: the generator returned no text; look at the endpoint and run again.")
     return {
         "trajectory_id": trajectory.trajectory_id,
         "state": state,
         "kind": kind,
-        "text": without_key(choice.message.content, client.api_key),
-        "finish_reason": choice.finish_reason,
+        "text": answer["text"],
+        "finish_reason": answer["finish_reason"],
         "stack": stack.name,
         "identity": stack.identity,
         "prompt_sha256": hashlib.sha256(json.dumps(messages).encode()).hexdigest(),
-        **{name: usage_of(answer).get(name) for name in ("prompt_tokens", "completion_tokens")},
+        **{name: answer[name] for name in ("prompt_tokens", "completion_tokens")},
     }
 
 

@@ -9,7 +9,8 @@ import pytest
 from helpers.acquire import obtain
 from helpers.channels import direct, matched
 from helpers.endpoint import Endpoint
-from helpers.evaluator import Acquisition, client_for, missing_cells
+from helpers.client import client_for
+from helpers.evaluator import Acquisition, missing_cells
 from helpers.plan import Study, add_keys, make_plan
 from helpers.recordings import Recordings
 from helpers.stacks import Stack
@@ -153,6 +154,16 @@ def ask(plan, study, stack, folder, **options):
             return acquisition, None
 
     return asyncio.run(run())
+
+
+def held_by(error):
+    """What an interactive traceback could show of an error and its causes, request headers included, as one text."""
+    seen = ""
+    while error is not None:
+        headers = getattr(getattr(error, "request", None), "headers", {})
+        seen += f"{error!r} {vars(error)!r} {dict(headers)!r}"
+        error = error.__cause__ or error.__context__
+    return seen
 
 
 def obtained(plan, study, stack, folder, **options):

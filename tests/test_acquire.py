@@ -5,7 +5,9 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from helpers.acquire import check_mode, fresh_waves, obtain
@@ -152,3 +154,12 @@ def test_every_shape_of_answer_goes_end_to_end(study, endpoint, tmp_path):
         stack = loopback_stack(server.url, timeout_s=0.5)
         _, table = obtained(tiny_plan(study, states=(4,)), study, stack, tmp_path / shape, acquire="missing")
         assert table.num_rows >= 6 and set(table["cached_tokens"].to_pylist()) - {None}
+
+
+def test_two_names_for_one_evaluator_are_refused(study, tmp_path):
+    stacks = {name: loopback_stack("http://127.0.0.1:9/v1", name=name, concurrency=n) for name, n in (("one", 2), ("two", 4))}
+    plan = pd.concat([tiny_plan(study, states=(4,)).assign(stack=name) for name in stacks])
+    with pytest.raises(ValueError, match="stacks one and two are one evaluator"):
+        asyncio.run(obtain(plan, study, stacks, tmp_path))
+    apart = stacks | {"two": replace(stacks["two"], model="tiny-2")}
+    assert len(asyncio.run(obtain(plan, study, apart, tmp_path))[0]) == len(plan)

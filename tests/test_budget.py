@@ -7,7 +7,7 @@ import pytest
 
 from helpers.acquire import obtain
 from helpers.budget import Budget, BudgetSpent, cost
-from helpers.evaluator import RunStopped
+from helpers.client import RunStopped
 from helpers.probe import CALLS
 from helpers.recordings import Recordings
 from tests.conftest import ask, joint_and_binary, loopback_stack, obtained, tiny_plan
@@ -111,7 +111,7 @@ def test_a_request_that_is_refused_by_its_status_costs_no_money(study, endpoint,
 
 def test_the_probe_counts_against_the_money(study, endpoint, tmp_path):
     server = endpoint()
-    with pytest.raises(RunStopped, match="its probe can cost .* raise the budget"):
+    with pytest.raises(RunStopped, match="its probe needs at least 3 calls; the budget of 0.0001 USD is spent.* raise the budget"):
         obtained(tiny_plan(study), study, loopback_stack(server.url), tmp_path, acquire="missing", budget=Budget(money=1e-4))
     assert server.requests == 0
     with pytest.raises(RunStopped, match="budget of 0.005 USD is spent"):
@@ -131,7 +131,7 @@ def test_one_budget_of_calls_holds_over_all_stacks_of_a_run(study, endpoint, tmp
 
 def test_one_budget_of_money_in_two_currencies_is_refused(study, tmp_path):
     stacks = {"one": loopback_stack("http://127.0.0.1:9/v1", name="one"),
-              "two": loopback_stack("http://127.0.0.1:9/v1", name="two", price={**PRICE, "currency": "CNY"})}  # fmt: skip
+              "two": loopback_stack("http://127.0.0.1:9/v1", name="two", model="two", price={**PRICE, "currency": "CNY"})}  # fmt: skip
     both = pd.concat([tiny_plan(study, states=(4,)).assign(stack=name) for name in stacks])
     with pytest.raises(ValueError, match="prices are in CNY and USD"):
         asyncio.run(obtain(both, study, stacks, tmp_path, acquire="missing", budget=Budget(money=1.0), progress=False))

@@ -17,26 +17,16 @@ import numpy as np
 import openai
 import pytest
 
+from helpers.client import RunStopped, Unusable, api_key, checked_url, client_for, first_alternatives, parse_answer, retry_after, shown
 from helpers.endpoint import FAULTS, PASSING, SENTINELS, Endpoint, prompt_id
-from helpers.evaluator import (
-    Pace,
-    RunStopped,
-    Unusable,
-    api_key,
-    checked_url,
-    client_for,
-    missing_cells,
-    parse_answer,
-    retry_after,
-    shown,
-)
+from helpers.evaluator import Pace, missing_cells
 from helpers.labels import ANOTHER_MODEL, JOINT_LABELS, NOT_RETURNED, SENTINEL, label_matrix, read_labels
 from helpers.plan import add_keys, request_body, request_key
 from helpers.recordings import Recordings
 from helpers.reducers import read_cells
 from helpers.stacks import StackError
 from helpers.tasks import DataError
-from tests.conftest import KEY, KEY_VARIABLE, ask, joint_and_binary, loopback_stack, run_child, tiny_plan, tiny_study
+from tests.conftest import KEY, KEY_VARIABLE, ask, held_by, joint_and_binary, loopback_stack, run_child, tiny_plan, tiny_study
 
 ENDS = {
     "unauthorized": "refuses the key",
@@ -461,10 +451,7 @@ def test_a_planted_key_shows_up_nowhere(fault, study, endpoint, tmp_path, caplog
     stack = loopback_stack(server.url, timeout_s=0.15 if fault in ("time-out", "slow-drip") else 2.0)
     run, error = ask(tiny_plan(study, states=(4,)), study, stack, tmp_path, attempts=1)
     shown_text = "".join(capfd.readouterr()) + caplog.text + json.dumps(run.failures) + repr(error) + str(run)
-    chain, seen = error, ""
-    while chain is not None:  # neither the text nor what an interactive traceback could show of its causes
-        seen += repr(chain) + repr(vars(chain))
-        chain = chain.__cause__ or chain.__context__
+    seen = held_by(error)
     for secret in (KEY, json.dumps(KEY)[1:-1], KEY.replace("/", "\\/")):
         assert secret not in shown_text + seen and secret.encode() not in everything_written(tmp_path)
     assert server.requests > 0
@@ -583,3 +570,37 @@ def test_the_loopback_health_page_answers_while_a_run_goes_on(study, endpoint, t
     connection.request("GET", "/health")
     assert connection.getresponse().status == 200
     connection.close()
+
+
+def test_a_value_that_is_true_or_false_is_no_log_probability():
+    top = [{"token": "A", "logprob": False}, {"token": "B", "logprob": -0.7}]
+    row = first_alternatives({"content": [{"top_logprobs": top}]})
+    assert np.isnan(row["logprobs"][0]) and row["logprobs"][1] == -0.7
+
+
+def test_an_answer_nested_too_deeply_is_unusable_and_no_crash():
+    with pytest.raises(Unusable, match="nested too deeply|no chat completion"):
+        parse_answer("[" * 100_000, 0.0, 0.0)
+    deep = '{"choices": [{"message": {"content": ' + "[" * 900 + "]" * 900 + "}}]}"
+    for _ in range(2):
+        try:
+            assert parse_answer(deep, 0.0, 0.0)["finish_reason"] is None
+        except Unusable:
+            pass
+
+
+@pytest.mark.parametrize("key", ["none", "EMPTY", "ollama", "token", "A"])
+def test_a_short_key_of_a_local_server_changes_no_answer(key, study, endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    stack = loopback_stack(endpoint().url)
+    run, error = ask(tiny_plan(study, states=(4,)), study, stack, tmp_path)
+    table = Recordings(tmp_path, "loopback").table()
+    assert error is None and run.failures == {} and table["unread"].null_count == len(table) == 8
+    assert "[key]" not in str(table.to_pylist())
+
+
+def test_a_short_key_for_another_machine_is_refused(monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "hunter22")
+    with pytest.raises(StackError, match="fewer than 12 characters") as caught:
+        api_key(loopback_stack("https://example.org/v1"))
+    assert "hunter22" not in str(caught.value)

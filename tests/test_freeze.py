@@ -8,7 +8,7 @@ import pytest
 
 from helpers.acquire import obtain
 from helpers.budget import Budget
-from helpers.evaluator import RunStopped, client_for
+from helpers.client import RunStopped, client_for
 from helpers.freeze import (
     NotReached,
     answering,
@@ -23,9 +23,11 @@ from helpers.probe import CALLS
 from helpers.stacks import StackError
 from helpers.tasks import append_jsonl, read_jsonl
 from helpers.traces import parse_trajectory
+from helpers.retrieval import LibraryRetriever
 from helpers.views import ENDPOINTS, view_id
+from helpers.workflow import Workflow
 from tests import simulate
-from tests.conftest import KEY, KEY_VARIABLE, loopback_stack, tiny_plan
+from tests.conftest import KEY, KEY_VARIABLE, held_by, loopback_stack, tiny_plan, tiny_study
 
 
 @pytest.fixture()
@@ -174,7 +176,49 @@ def test_only_a_refused_request_is_left_to_the_actors_fallback(fault, error, end
 
     with pytest.raises(error) as caught:
         asyncio.run(scene())
-    assert type(caught.value) is error and KEY not in str(caught.value)
+    assert type(caught.value) is error and KEY not in held_by(caught.value)
+
+
+UNREADABLE = ("html", "empty-body", "truncated-json", "invalid-json", "no-choices", "error-in-200", "reset")
+
+
+@pytest.mark.parametrize("fault", UNREADABLE)
+def test_an_answer_that_cannot_be_read_is_asked_again_for_a_view_and_for_the_actor(fault, endpoint, tmp_path):
+    server = endpoint(fault, first=1)
+    stack, study = loopback_stack(server.url), replace(tiny_study(), views={})
+    path = tmp_path / "views.jsonl"
+    found = asyncio.run(obtain_views(study, ["generated-128"], (3,), path=path, stack=stack, acquire="missing", progress=False))
+    assert len(found.views) == len(read_jsonl(path)) == len(study.trajectories) and KEY not in path.read_text()
+    assert server.requests == 2 * len(found.views)  # the fault holds for the first request of each question
+    answers = asyncio.run(with_answers(lambda model: model("Why?", 5), tmp_path / "answers.jsonl", stack, acquire="missing"))
+    assert answers and server.requests == 2 * len(found.views) + 2
+
+
+def test_a_message_of_an_odd_type_is_no_text(endpoint, tmp_path):
+    stack, study = loopback_stack(endpoint("odd-types", first=99).url), replace(tiny_study(), views={})
+    path = tmp_path / "views.jsonl"
+    found = asyncio.run(obtain_views(study, ["generated-128"], (3,), path=path, stack=stack, acquire="missing", progress=False))
+    assert found.views == {} and not path.exists()
+
+
+def test_every_attempt_for_a_text_counts_against_the_budget(endpoint, tmp_path):
+    server, budget = endpoint("unavailable", first=99), Budget(4)
+    stack = loopback_stack(server.url)
+    with pytest.raises(RunStopped, match="budget of 4 calls is spent"):
+        asyncio.run(with_answers(lambda model: model("Why?", 5), tmp_path / "a.jsonl", stack, acquire="missing", budget=budget))
+    assert server.requests == budget.used == 4
+
+
+def test_a_spent_budget_stops_the_actor_instead_of_sending_it_to_its_fallback(endpoint, tmp_path):
+    server = endpoint()
+    tasks, library, _, _ = simulate.synthetic_rows(2)
+
+    def run(model):
+        return [Workflow(LibraryRetriever(library), model, relevance=1.0).run(task) for task in tasks]
+
+    with pytest.raises(RunStopped, match="budget of 3 calls is spent"):
+        asyncio.run(with_answers(run, tmp_path / "a.jsonl", loopback_stack(server.url), acquire="missing", budget=Budget(3)))
+    assert server.requests == 3
 
 
 def test_what_is_served_on_this_machine_is_asked_without_a_proxy(endpoint, monkeypatch):

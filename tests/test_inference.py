@@ -275,8 +275,8 @@ def test_auc_draws_equal_a_loop_over_explicit_outcome_stratified_resamples():
     scores = np.column_stack([rng.normal(size=11), rng.integers(-2, 3, size=11)])
     point, replicates = auc_draws(scores, outcomes, draws=60, seed=17)
     assert point == pytest.approx([counted_pairs(scores[:, q], outcomes) for q in (0, 1)])
-    again = np.random.default_rng(17)
-    successes, failures = again.integers(3, size=(60, 3)), again.integers(8, size=(60, 8))
+    one, other = (np.random.default_rng(s) for s in np.random.SeedSequence(17).spawn(2))
+    successes, failures = one.integers(3, size=(60, 3)), other.integers(8, size=(60, 8))
     for b in range(60):
         rows = [*np.flatnonzero(outcomes)[successes[b]], *np.flatnonzero(~outcomes)[failures[b]]]
         for q in (0, 1):
@@ -365,3 +365,12 @@ def test_means_within_groups_are_those_of_the_groups_own_observations():
     alone = draws.means(VALUES[groups == 1], IDS[groups == 1])
     low, high = interval(alone[1], method="t", n=holders(VALUES[groups == 1], IDS[groups == 1]))
     np.testing.assert_allclose(table[["low", "high"]].to_numpy()[:2].T, [low, high])
+
+
+def test_an_auc_does_not_depend_on_how_many_draws_are_held_at_once(monkeypatch):
+    rng = np.random.default_rng(5)
+    scores, outcomes = rng.integers(0, 6, (40, 2)).astype(float), rng.random(40) < 0.4
+    whole = auc_draws(scores, outcomes, draws=50, seed=3)
+    monkeypatch.setattr(inference, "_BLOCK", 40 * 7)
+    for one, other in zip(whole, auc_draws(scores, outcomes, draws=50, seed=3), strict=True):
+        np.testing.assert_array_equal(one, other)

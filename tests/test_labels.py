@@ -205,3 +205,8 @@ def test_the_order_of_the_returned_tokens_does_not_matter(order):
 
 def test_normalising_strips_the_ends_only():
     assert normalise(" (A). ") == "A" and normalise("A.B") == "A.B" and normalise("\t'Yes'\r\n") == "Yes"
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2009", "\t", "\u2028"])
+def test_any_white_space_around_a_label_is_stripped(space):
+    assert read_labels([space + "A" + space, "B", "C", "D"], [-0.7, -1.2, -1.9, -2.3], JOINT_LABELS).values[0] == -0.7

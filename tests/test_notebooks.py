@@ -255,10 +255,12 @@ def test_all_cells_may_be_queued_while_an_evaluator_is_asked(smoke, tmp_path):
         ("07_step_diagnostics", {"MISSING": "floor", "TOP": 12, "SCALES": [1.0, 4.0], "INTERVAL": "expanded"}),
     ],
 )
-def test_changed_parameters_still_run(report, name, changes):
+def test_changed_parameters_change_the_table(report, name, changes):
     _, folder = report
     values = parameters(name, folder, ACQUIRE="recorded", **changes) | {"OUTPUT": str(folder / "changed")}
     execute(notebook_source(name), folder / f"changed_{name}.ipynb", values, progress=False)
+    usual, changed = (pd.read_csv(folder / out / f"{name}.csv").set_index("id")["low"] for out in ("out", "changed"))
+    assert len(changed) and not changed.equals(usual)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import yaml
 from helpers import sections
 from helpers.acquire import obtain
 from helpers.endpoint import LASTING, PASSING, Endpoint
-from helpers.evaluator import api_key
+from helpers.client import api_key
 from helpers.params import ROOT
 from helpers.plan import add_keys
 from helpers.probe import CALLS, saved_probe

@@ -9,7 +9,7 @@ import yaml
 
 from helpers import probe as module
 from helpers.budget import Budget
-from helpers.evaluator import RunStopped, client_for
+from helpers.client import RunStopped, client_for
 from helpers.probe import CALLS, probe, refusal, save_probe, saved_probe, scaled_by_temperature, temperature_slope
 from helpers.recordings import Recordings
 from helpers.stacks import StackError
@@ -98,6 +98,14 @@ def test_a_label_that_the_plan_does_not_need_is_no_reason_to_refuse(endpoint):
     found = probed(stack)
     found["labels"]["No"] = False
     assert refusal(found, stack, ["joint"]) is None and "No did not come back" in refusal(found, stack, ["binary"])
+
+
+def test_alternatives_that_add_up_to_more_than_one_are_refused(endpoint):
+    stack = loopback_stack(endpoint().url)
+    found = probed(stack)
+    assert 0 < found["mass"] <= 1 and refusal(found, stack) is None
+    assert "add up to a probability of 2.1" in refusal({**found, "mass": 2.1}, stack)
+    assert refusal({k: v for k, v in found.items() if k != "mass"}, stack) is None, "a result from before"
 
 
 def test_a_wrong_declaration_is_refused_where_it_changes_a_number(endpoint):

@@ -69,6 +69,8 @@ FORBIDDEN_TEXTS = {
 OTHER_KEYS = [
     "openai_api_key", "X-API-Key", "refresh_token", "session_token", "private_key", "auth", "time_stamp", "start_time",
     "llm_response", "raw_output", "ground_truth", "final_decision", "claim_support_rate", "citation_precision_mean",
+    "LLMScore", "QAScore", "GTLabel", "URLToken", "HTTPResponse", "score1", "label2", "target1", "2ndScore", "finalscore",
+    "groundtruth", "goldanswer", "answerkey", "ANSWERKEY",
 ]  # fmt: skip
 OTHER_TEXTS = {
     "API_KEY=hunter22": "hunter22",
@@ -78,6 +80,13 @@ OTHER_TEXTS = {
     "claim_support=0.8125": "0.8125",
     "overclaim: 1.0": "overclaim",
     "123E4567-E89B-12D3-A456-426614174000": "E89B",
+    '{"score": 0.8125}': "0.8125",
+    "Final answer: B": "answer: B",
+    "https://user:hunter22@example.org/v1": "hunter22",
+    "Authorization: Basic aHVudGVyMjI=": "aHVudGVyMjI",
+    "github_pat_11ABCDEFG0hunter22hunter22": "hunter22",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIifQ.c2lnbmF0dXJl": "eyJzdWIi",
+    "xoxb-123456789012-1234567890123-hunter22": "hunter22",
 }
 
 INNOCENT = st.sampled_from(
@@ -148,7 +157,8 @@ def test_further_spellings_of_forbidden_texts_are_redacted(text):
 @pytest.mark.parametrize(
     "key",
     ["question", "artifacts", "evidence", "answer", "citations", "issues", "verification", "status", "plan", "query",
-     "question_type", "doc_id", "candidate_id", "year", "design", "text", "quote", "targeted_therapy", "scored"],
+     "question_type", "doc_id", "candidate_id", "year", "design", "text", "quote", "targeted_therapy", "scored",
+     "HbA1c", "phase2", "DNARepair"],
 )  # fmt: skip
 def test_ordinary_keys_are_kept(key):
     assert not forbidden_key(key)
@@ -161,7 +171,7 @@ def test_the_question_the_evidence_and_their_figures_survive_word_for_word():
         "evidence": [
             {"doc_id": "pmid:17606778", "quote": "Pain in 8 of 328 (2.4%) and 10 of 99 (p=0.002); success rates."}
         ],
-        "answer": "Yes, in most patients, with a score of 3 on the scale.",
+        "answer": "Yes, in most patients, with a score of 3 on the scale; Apgar score: 7. Basic research agrees.",
     }
     shown = json.loads(project(state, "kept 1 sentence"))
     assert shown == {**state, "observation": "kept 1 sentence"}

@@ -176,6 +176,12 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
             use()
 
 
+def test_an_answer_is_on_disk_when_it_is_written_even_if_the_machine_stops(tmp_path):
+    with Recordings(tmp_path, "loopback")._open() as database:
+        assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL; a killed process alone cannot show it
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
 def test_failures_are_kept_apart_from_answers_and_vanish_with_an_answer(tmp_path):
     store = Recordings(tmp_path, "loopback")
     assert store.failures() == {}
@@ -245,6 +251,10 @@ def test_a_recorded_cell_is_said_to_be_recorded(study, recorded):
         ),
         ({"base_url": "http://127.0.0.1:9/v2"}, "identity.base_url is 'http://127.0.0.1:9/v2', recorded with"),
         ({"extra_body": {"route": "eu"}}, "settings.route is 'eu', recorded with None"),
+        (
+            {"sampling": {"temperature": 1, "top_logprobs": 20, "max_tokens": 1}},
+            "settings.temperature is 1, recorded with 1.0",
+        ),
         ({"model": "tiny-2"}, "settings.model is 'tiny-2', recorded with 'tiny-1'"),
     ],
 )
@@ -374,3 +384,20 @@ def test_obtain_and_the_store_agree_on_what_is_recorded(study, recorded):
     stack, folder = recorded
     _, table = obtained(tiny_plan(study, states=(4,)), study, stack, folder)
     assert set(table["key"].to_pylist()) == Recordings(folder, "loopback").keys()
+
+
+def test_what_the_command_line_leaves_out_comes_from_the_profile(capsys):
+    assert module.main(["why", "--profile", "paper", "--trajectory", "traj-risk-01", "--state", "4", "--layout", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "2 cells, 2 of them missing" in out and "nothing is recorded for stack deepseek" in out and "qwen" not in out
+    assert module.main(["why", "--profile", "papper"]) == 1
+    assert "no profile 'papper'" in capsys.readouterr().err
+
+
+def test_no_more_cells_are_explained_than_are_shown(study, recorded, capsys, monkeypatch):
+    stack, folder = recorded
+    arguments = write_study(study, folder, replace(stack, sampling={**stack.sampling, "top_logprobs": 15}))
+    asked = []
+    monkeypatch.setattr(module, "nearest", lambda *a, nearest=module.nearest: asked.append(1) or nearest(*a))
+    assert module.main(["why", *arguments, "--most", "3"]) == 0
+    assert capsys.readouterr().out.count("\n- ") == len(asked) == 3

@@ -591,3 +591,9 @@ def test_view_interactions_are_generated_minus_quote_gains_at_each_vertex():
     found = view_interactions(pd.Series([0.0, 1.0, 5.0, 5.5, -1.0, -3.0, 0.0, NAN], index=index), (3, 4)).loc["t1"]
     assert found[["quote_A", "generated_A", "D_A", "quote_B"]].tolist() == [1.0, 0.5, -0.5, -2.0]
     assert np.isnan(found["generated_B"]) and np.isnan(found["D_B"])
+
+
+def test_a_step_over_a_state_that_nobody_scored_has_no_gain():
+    margins = pd.DataFrame({"trajectory_id": "t1", "state": [3, 4, 8, 9], "margin": [1.0, 2.5, 9.0, 9.5], "channel": "direct"})
+    gains = transition_gains(margins, by="channel")["direct"].droplevel("trajectory_id")
+    assert gains.dropna().to_dict() == {4: 1.5, 9: 0.5}

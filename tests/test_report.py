@@ -5,6 +5,7 @@ import base64
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -16,8 +17,8 @@ PAPER = pd.DataFrame(
 )
 
 
-def row(estimate, low=np.nan, high=np.nan, unit="nats", paper=(0.2, 0.1, 0.3)):
-    return {"estimate": estimate, "low": low, "high": high, "unit": unit, **dict(zip(("paper_estimate", "paper_low", "paper_high"), paper, strict=True))}
+def row(estimate, low=np.nan, high=np.nan, unit="nats", paper=(0.2, 0.1, 0.3), n=30):
+    return {"estimate": estimate, "low": low, "high": high, "unit": unit, "n_trajectories": n, **dict(zip(("paper_estimate", "paper_low", "paper_high"), paper, strict=True))}
 
 
 @pytest.mark.parametrize(
@@ -49,12 +50,35 @@ def test_an_amount_is_rounded_by_its_interval(values, text):
         (row(0.4, 0.2, 0.5, "proportion"), "intervals overlap"),
         (row(0.2, 0.1, 0.3, "AUC difference", (-0.3, -0.4, -0.2)), "other direction, intervals apart"),
         (row(0.4, 0.2, 0.6, "AUC", (0.7, 0.6, 0.8)), "our direction is not settled, intervals overlap"),
-        (row(0.8, 0.7, 0.9, "AUC", (0.4, np.nan, np.nan)), "other direction"),
+        (row(0.8, 0.7, 0.9, "AUC", (0.4, np.nan, np.nan)), "other direction, published without an interval"),
+        (row(0.15, 0.05, 0.25, n=5), "too few to say (n = 5)"),
         (row(np.nan), "–"),
     ],
 )
 def test_agreement_speaks_of_a_direction_only_where_it_is_settled(values, words):
     assert report.agreement(values) == words
+
+
+@pytest.mark.parametrize(
+    ("paper", "unit", "text"),
+    [
+        ((-1.305, -1.802, -0.8), "nats", "-1.305 [-1.802, -0.800]"),
+        ((0.095, np.nan, np.nan), "AUC difference", "+0.095"),
+        ((2.693, np.nan, np.nan), "nats (absolute)", "2.693"),
+        ((9600.0, np.nan, np.nan), "count", "9,600"),
+        ((1.0, np.nan, np.nan), "proportion", "1.0"),
+        ((np.nan, np.nan, np.nan), "nats", "–"),
+    ],
+)
+def test_a_published_number_keeps_the_digits_it_was_published_with(paper, unit, text):
+    assert report.published(row(0.1, unit=unit, paper=paper)) == text
+
+
+def test_the_last_cell_counts_the_questions_of_every_plan_once():
+    pairs = [(pd.DataFrame({"key": ["a", "b", None]}), pa.table({"key": ["a"]})),
+             (pd.DataFrame({"key": ["b", "c"]}), pa.table({"key": ["c", "z"]}))]  # fmt: skip
+    assert report.colophon([], *pairs).loc["recordings used", "value"].startswith("2 of 3 ")
+    assert "recordings used" not in report.colophon([]).index
 
 
 def test_an_interval_follows_the_method_and_needs_two_trajectories_where_it_counts_them():

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,18 +15,17 @@ from helpers.tasks import (
     FALLBACK,
     FAMILIES,
     DataError,
-    counted_words,
+    append_jsonl,
     load_library,
     load_tasks,
     own_document,
     read_jsonl,
-    shared_runs,
-    source_runs,
     task_problems,
     validate_library,
     validate_tasks,
     write_jsonl,
 )
+from tests.wording import counted_words, shared_runs, source_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBMEDQA = ROOT / "../shared/data/pubmedqa/pqal_dev.json"
@@ -175,6 +176,28 @@ def test_writing_replaces_the_file_in_one_step_and_leaves_nothing_else(tmp_path)
     write_jsonl(tmp_path / "rows.jsonl", [{"a": 3}])
     assert [p.name for p in tmp_path.iterdir()] == ["rows.jsonl"]
     assert read_jsonl(tmp_path / "rows.jsonl") == [{"a": 3}]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from helpers.tasks import append_jsonl
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
+try:
+    append_jsonl(sys.argv[1], {"text": "é" * 200})
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_line_that_the_disk_takes_only_in_part_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    append_jsonl(path, {"a": 3})
+    before = path.read_bytes()
+    ran = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "large" in ran.stdout and path.read_bytes() == before
+    append_jsonl(path, {"a": 4})
+    assert read_jsonl(path) == [{"a": 3}, {"a": 4}]
 
 
 # -- wording ----------------------------------------------------------------------------------------

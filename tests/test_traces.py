@@ -207,6 +207,57 @@ def test_a_trajectory_id_that_appears_twice_is_refused(tmp_path):
 def test_a_trajectory_of_an_unknown_task_is_refused(tmp_path):
     path = tmp_path / "trajectories.jsonl"
     path.write_text(json.dumps(row()) + "\n")
-    assert [t.trajectory_id for t in load_trajectories(path, [{"task_id": "risk-77"}])] == ["traj-9"]
+    known = [{"task_id": "risk-77", "question": "Why?"}]
+    assert [t.trajectory_id for t in load_trajectories(path, known)] == ["traj-9"]
     with pytest.raises(DataError, match="trajectory 'traj-9' belongs to unknown task 'risk-77'"):
         load_trajectories(path, [{"task_id": "risk-78"}])
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [({"x0": {"artifacts": []}}, 0), ({"x0": {"question": "Who?", "artifacts": []}}, 0), ({"drop": 7}, 7)],
+)
+def test_a_state_without_the_tasks_question_is_refused(tmp_path, changes, state):
+    trace = row()
+    if step := changes.get("drop"):
+        trace["steps"][step - 1]["patch"] = {"question": None}
+    path = tmp_path / "trajectories.jsonl"
+    path.write_text(json.dumps({**trace, **{k: v for k, v in changes.items() if k != "drop"}}) + "\n")
+    with pytest.raises(DataError, match=f"'traj-9': state {state} does not hold the question"):
+        load_trajectories(path, [{"task_id": "risk-77", "question": "Why?"}])
+
+
+def test_a_question_may_stand_anywhere_in_a_state(tmp_path):
+    path = tmp_path / "trajectories.jsonl"
+    path.write_text(json.dumps(row(x0={"messages": [{"text": 'Asked: "Why – ü?"'}], "artifacts": []})) + "\n")
+    assert load_trajectories(path, [{"task_id": "risk-77", "question": '"Why – ü?"'}])
+
+
+@pytest.mark.parametrize("before, after", [({"hits": 1, "flag": 0}, {"hits": True, "flag": False}), ({"a": [1.0]}, {"a": [True]})])
+def test_a_number_that_becomes_true_or_false_is_a_change(before, after):
+    patched = apply_patch(before, make_patch(before, after))
+    assert json.dumps(patched) == json.dumps(after)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "success"),
+    [({"final_score": 1.0}, True), ({"final_score": 0.5}, False), ({"success": True}, True), ({}, None), ({"final_score": 1, "success": True}, True)],
+)
+def test_success_is_a_final_score_of_one_where_that_is_known(outcome, success):
+    trace = {k: v for k, v in row().items() if k not in ("final_score", "success")}
+    assert parse_trajectory({**trace, **outcome}).success is success
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ({"final_score": 0.25, "success": True}, "final_score is 0.25 and success true"),
+        ({"final_score": 1, "success": False}, "leave final_score out where success is judged otherwise"),
+        ({"final_score": "high"}, "final_score is 'high'; it is a number"),
+        ({"final_score": True}, "final_score is True"),
+    ],
+)
+def test_an_outcome_that_contradicts_itself_is_refused(outcome, words):
+    trace = {k: v for k, v in row().items() if k not in ("final_score", "success")}
+    with pytest.raises(DataError, match=words):
+        parse_trajectory({**trace, **outcome})

@@ -58,6 +58,10 @@ def test_calibration_loss_is_a_loss():
 def test_the_frontier_holds_what_no_other_policy_beats_twice():
     four = pd.DataFrame({"utility": [1.0, 2.0, 2.0, 0.5], "loss": [0.1, 0.2, 0.3, 0.1]}, index=list("abcd"))
     assert v.frontier(four).to_dict() == {"a": True, "b": True, "c": False, "d": False}
+    feasible = four.assign(feasible=[False, True, True, True])
+    assert v.frontier(feasible).to_dict()["a"] is False
+    only = four.assign(feasible=[name == "c" for name in four.index])
+    assert v.frontier(only).to_dict() == {"a": False, "b": False, "c": True, "d": False}
 
 
 # -- forbidden transitions --------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from helpers.stacks import StackError, load_stack
 from helpers.tasks import DataError, read_jsonl
 from helpers.traces import STEPS, parse_trajectory
 from helpers.views import ENDPOINTS, freeze_views, load_views, quote, supported_candidates, view_id, wanted_views
+from tests.conftest import held_by
 
 KEY = "planted-generator-key-83b1"
 FINDING = "Of 61 walkers 17 fell ill; of 58 sitters 23 did."
@@ -72,6 +73,15 @@ def test_a_quote_leaves_out_lines_that_hold_only_brackets_or_empty_values(trajec
     lines = quote(projected_states(trajectory)[6]).splitlines()
     assert all(any(c.isalnum() for c in line.split(":", 1)[-1]) for line in lines)
     assert quote(projected_states(trajectory)[0]) == ""
+
+
+@pytest.mark.parametrize("line", ['  "Аспирин снижает риск"', '  "アスピリンは有効"', '  "Result (P < 0.05):"', '  "n: 5:"'])
+def test_a_quoted_value_may_be_in_any_script_and_may_end_in_a_colon(line):
+    assert quote('{\n "evidence": [\n' + line + "\n ]\n}") == line
+
+
+def test_a_field_without_a_value_is_not_quoted():
+    assert quote('{\n "answer": "",\n "evidence": [\n  {\n   "quote": "a, b",\n   "note": "–"\n  }\n ]\n}') == '   "quote": "a, b",'
 
 
 def test_a_line_separator_inside_a_value_does_not_cut_a_quoted_line():
@@ -281,7 +291,7 @@ def test_when_one_view_fails_the_others_under_way_are_written_and_only_the_rest_
     wanted = wanted_views([trajectory], ["generated-128"], range(12))
     generator.pause, generator.faults = 0.05, {5: "refuse"}
     with pytest.raises(
-        StackError, match=r"^loopback: view traj-risk-41/\d+/generated-128: PermissionDeniedError: .* Run again"
+        StackError, match=r"^loopback: view traj-risk-41/\d+/generated-128: the endpoint refuses the key .* Run again"
     ):
         freeze(generator, wanted, path, at_once=4)
     asked = len(generator.asked)
@@ -312,7 +322,7 @@ def test_a_view_without_text_stays_missing_with_its_reason_and_the_others_are_wr
     assert [r["state"] for r in read_jsonl(path)] == [3, 5]
     ((name, reason),) = left_out.items()
     assert name == "traj-risk-41/4/generated-128" and KEY not in reason
-    assert ("BadRequestError" if fault == "too-long" else "the generator returned no text") in reason
+    assert ("refused by the endpoint (HTTP 400)" if fault == "too-long" else "the generator returned no text") in reason
     assert len(freeze(generator, wanted, path)) == 1, "it is asked for again"
 
 
@@ -335,7 +345,8 @@ def test_the_key_never_shows_when_the_generator_refuses(tmp_path, trajectory, ge
     with pytest.raises(StackError) as caught:
         freeze(generator, wanted_views([trajectory], ["generated-128"], [3]), tmp_path / "views.jsonl")
     assert "may not do this" in str(caught.value) and "[key]" in str(caught.value)
-    assert KEY not in str(caught.value) and caught.value.__suppress_context__
+    assert KEY not in str(caught.value)
+    assert KEY not in held_by(caught.value)
     assert not (tmp_path / "views.jsonl").exists()
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from helpers import sections
 from helpers.acquire import obtain
 from helpers.embedded import free_port
-from helpers.evaluator import Acquisition, client_for
+from helpers.client import client_for
+from helpers.evaluator import Acquisition
 from helpers.plan import request_body
 from helpers.recordings import Recordings
 from helpers.stacks import Stack

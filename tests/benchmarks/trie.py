@@ -9,7 +9,8 @@ import urllib.request
 from dataclasses import replace
 
 from helpers import embedded, sections
-from helpers.evaluator import Acquisition, client_for, missing_cells
+from helpers.client import client_for
+from helpers.evaluator import Acquisition, missing_cells
 from helpers.plan import add_keys, load_study
 from helpers.recordings import Recordings
 from helpers.stacks import load_stacks
