@@ -10,6 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from helpers import embedded
+from helpers.acquire import check_mode
 from helpers.budget import Budget, BudgetSpent
 from helpers.client import Refused, RunStopped, Unusable, ask_again, client_for, parse_text
 from helpers.debugging import NotAnswered, Remembered
@@ -49,7 +50,7 @@ async def obtain_views(study, kinds, states, *, path, stack, acquire="recorded",
     wanted = wanted_views(study.trajectories.values(), kinds, states)
     wanted = [w for w in wanted if pairs is None or (w[0].trajectory_id, w[1]) in pairs]
     missing = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in study.views]
-    if acquire == "recorded" or not missing:
+    if check_mode(acquire) == "recorded" or not missing:
         return study
     async with my_turn(study, path) as study:
         missing = [w for w in missing if view_id(w[0].trajectory_id, w[1], w[2]) not in study.views]
@@ -127,7 +128,7 @@ async def obtain_donors(study, path, *, acquire="recorded"):
 
     ``recorded`` leaves the study as it is. A donor that is frozen stays, also when a nearer one appears later.
     """
-    if acquire == "recorded":
+    if check_mode(acquire) == "recorded":
         return study
     async with my_turn(study, path) as study:
         rows = []
@@ -181,6 +182,7 @@ async def with_answers(run, path, stack, *, acquire="recorded", budget=None):
     acquire : "recorded" raises NotAnswered where an answer is missing; "missing" and "fresh" ask for it
     budget : Budget, optional; RunStopped when it is spent
     """
+    check_mode(acquire)
     try:
         return run(Remembered(path))
     except NotAnswered:

@@ -244,8 +244,7 @@ def channel_names(plan):
     parts = plan[shown].astype("string")
     if "view_state" in shown:
         parts["view_state"] = ("view of state " + plan["view_state"].astype("Int64").astype("string")).fillna("view of its own state")
-    parts = parts.fillna("–")
-    return parts.agg(" · ".join, axis=1).to_numpy()
+    return np.array([" · ".join(row) for row in parts.fillna("–").itertuples(index=False)], dtype=object)
 
 
 # -- numbers in words -------------------------------------------------------------------------------

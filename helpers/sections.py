@@ -90,8 +90,6 @@ def components(transitions, stack):
     for name, step in transitions:
         states.setdefault(name, set()).update((step - 1, step))
     channels = list(component_channels(stack).values())
-    if not states:
-        return make_plan([], [], channels, layouts=(0,))
     return together(*(make_plan([name], sorted(found), channels, layouts=(0,)) for name, found in states.items()))
 
 

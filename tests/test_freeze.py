@@ -232,3 +232,17 @@ def test_what_is_served_on_this_machine_is_asked_without_a_proxy(endpoint, monke
             return await asyncio.to_thread(answering(stack, client), "Why?", 5)
 
     assert asyncio.run(scene())[0] and server.requests == 1
+
+
+def test_an_unknown_mode_is_refused_before_anything_is_asked(endpoint, tmp_path):
+    server = endpoint()
+    stack, bare = loopback_stack(server.url), replace(tiny_study(), views={})
+    path = tmp_path / "views.jsonl"
+    for asking in (
+        obtain_views(bare, ["generated-128"], (3,), path=path, stack=stack, acquire="never"),
+        obtain_donors(bare, path, acquire="never"),
+        with_answers(lambda model: model("Why?", 5), path, stack, acquire="never"),
+    ):
+        with pytest.raises(ValueError, match="ACQUIRE = 'never'; use one of recorded"):
+            asyncio.run(asking)
+    assert server.requests == 0 and not path.exists()

@@ -73,8 +73,3 @@ def test_components_ask_each_state_of_a_chosen_transition_once_in_the_fixed_layo
     plan = sections.components([("t1", 4), ("t1", 5), ("t2", 9)], "s1")
     assert distinct(plan, "trajectory_id", "state") == [("t1", 3), ("t1", 4), ("t1", 5), ("t2", 8), ("t2", 9)]
     assert distinct(plan, "layout") == [(0,)] and len(plan) == 5 * len(sections.component_channels("s1"))
-
-
-def test_no_transition_makes_an_empty_plan_with_its_columns():
-    empty = sections.components([], "one")
-    assert empty.empty and set(empty.columns) == set(sections.components([("t", 4)], "one").columns)
