@@ -3,6 +3,7 @@
 #   PROFILE=embedded   which folder of params/ sets the parameters (embedded, smoke, pubmedqa, paper)
 #   NB=                one notebook by its name, say NB=01_global_replay
 #   SET=               other parameters, say SET="DRAWS=2000 SEED=7"
+#   WITHOUT=           notebooks that are left out, say WITHOUT=A1_controls
 #   N=                 how many (trajectories, abstracts, cells), where a command counts something
 #   STACK=qwen-1.5b    an evaluator of params/stacks.yml
 #   PUBMEDQA=          a PubMedQA file, for PROFILE=pubmedqa
@@ -16,6 +17,7 @@ MAKEFLAGS += --no-builtin-rules
 PROFILE ?= embedded
 NB ?=
 SET ?=
+WITHOUT ?=
 N ?=
 STACK ?= qwen-1.5b
 PUBMEDQA ?=
@@ -37,12 +39,20 @@ LEFT_OUT_pubmedqa += 07_step_diagnostics 08_evaluating_reasoners 09_debugging_re
 LEFT_OUT_smoke :=
 LEFT_OUT_paper :=
 LEFT_OUT_$(PROFILE) ?= 08_evaluating_reasoners 09_debugging_reasoners
+# Without a second evaluator there is no bridge; WITHOUT leaves out what your traces cannot have.
+ifeq ($(shell sed -n '/^SECOND_STACK: *[^ ]/p' params/$(PROFILE)/common.yml),)
+LEFT_OUT_$(PROFILE) += 05_bridge
+endif
+LEFT_OUT_$(PROFILE) += $(WITHOUT)
 TOOLS := $(sort $(notdir $(basename $(wildcard notebooks/tools/*.ipynb))))
 
 ifeq ($(filter $(PROFILES),$(PROFILE)),)
 $(error no profile '$(PROFILE)' in params/. There are: $(PROFILES))
 endif
 ifneq ($(NB),)
+ifneq ($(words $(NB)),1)
+$(error NB names one notebook, and '$(NB)' is $(words $(NB)))
+endif
 ifeq ($(filter $(REPORTS) $(TOOLS),$(NB)),)
 $(error no notebook '$(NB)' in notebooks/. There are: $(strip $(REPORTS) $(TOOLS)))
 endif
@@ -54,7 +64,6 @@ EXECUTED := $(REPORTS:%=$(OUT)/%.ipynb)
 EXECUTED_TOOLS := $(TOOLS:%=$(OUT)/tools/%.ipynb)
 USUAL := $(filter-out $(LEFT_OUT_$(PROFILE):%=$(OUT)/%.ipynb),$(EXECUTED))
 CHOSEN := $(if $(NB),$(filter %/$(NB).ipynb,$(EXECUTED)),$(USUAL))
-SUB = $(MAKE) --no-print-directory
 
 # What an executed notebook depends on, besides its source. The recordings' journal is left out: a run writes it.
 INPUTS := $(wildcard params/stacks.yml params/$(PROFILE)/*.yml data/*.jsonl data/*.csv data/recordings/*.parquet)
@@ -219,10 +228,10 @@ verify: $(READY) ## ask a sample of the recorded questions again and compare (PR
 	@$(PY) -m helpers.record verify --profile $(PROFILE) $(N:%=--count %) $(ARGS)
 
 smoke: $(READY) ## the whole report in seconds on simulated data, against a loopback endpoint
-	@$(SUB) PROFILE=smoke $(PREPARED_smoke) && \
+	@$(MAKE) --no-print-directory PROFILE=smoke $(PREPARED_smoke) && \
 	ASV_SMOKE_KEY=$$($(PY) -c 'import secrets; print(secrets.token_hex(16))') && export ASV_SMOKE_KEY && \
 	{ $(PY) -m helpers.endpoint --port 8808 --latency-ms 0 --answers outputs/smoke/data/answers.jsonl & server=$$!; \
-	  trap 'kill $$server 2>/dev/null' EXIT; sleep 2; kill -0 $$server && $(SUB) PROFILE=smoke reproduce; }
+	  trap 'kill $$server 2>/dev/null' EXIT; sleep 2; kill -0 $$server && $(MAKE) --no-print-directory PROFILE=smoke reproduce; }
 
 probe: $(READY) ## one to three calls that show what an evaluator's endpoint can do (STACK)
 	@$(PY) -m helpers.probe $(STACK) $(ARGS)

@@ -138,7 +138,7 @@ def classify_error(error, key):
     """What a client error means: Unusable (try again), Refused (missing) or RunStopped (end)."""
     cause = type(error.__cause__).__name__
     if cause in ("ConnectError", "ConnectTimeout"):
-        return Unusable("the endpoint cannot be reached", offline=True, charged=False)
+        return Unusable("the endpoint cannot be reached; start it, or correct its address.", offline=True, charged=False)
     if isinstance(error, (openai.APITimeoutError, TimeoutError)):
         return Unusable("no answer within the time-out")
     if isinstance(error, openai.APIConnectionError):

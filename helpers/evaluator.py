@@ -139,6 +139,7 @@ class Acquisition:
         self.begun = 0
         self.settled = 0
         self._stopping = False
+        self._away = False
         self._busy = set()
         self._unwritten = 0
         self._room = asyncio.Event()
@@ -228,7 +229,7 @@ class Acquisition:
             raise RunStopped(
                 f"{self.stack.name}: {self.spoiled} of {self.begun} cells begun came back without a usable answer, more "
                 f"than {self.most_spoiled:.0%}; the last one: {reason}. What was answered is recorded; look at "
-                f"`python -m helpers.probe {self.stack.name}` before running again."
+                f"`make probe STACK={self.stack.name}` before running again."
             )
 
     async def _ask(self, body, fields):
@@ -266,7 +267,7 @@ class Acquisition:
         retrying = AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, Unusable) and error.offline),
             stop=lambda state: self._stopping or state.seconds_since_start >= self.outage_s,
-            wait=self._wait, reraise=True,
+            wait=self._wait, before_sleep=self._say_away, reraise=True,
         )  # fmt: skip
         try:
             return await retrying(self._send, body)
@@ -277,6 +278,12 @@ class Acquisition:
             f"{self.stack.name}: the endpoint could not be reached for {self.outage_s:,.0f} s; what was answered is "
             "recorded, run again to go on."
         )
+
+    def _say_away(self, _):
+        """Once a run: why nothing moves."""
+        if not self._away:
+            self._away = True
+            tqdm.write(f"{self.stack.name}: the endpoint cannot be reached; trying for {self.outage_s:,.0f} s.")
 
     async def _send(self, body):
         task = asyncio.current_task()

@@ -139,6 +139,8 @@ def main(arguments=None, root=ROOT):
         return _say(error, 2)
     except NotebookFailed as error:
         return _say(error, 1)
+    except KeyboardInterrupt:
+        return _say(f"{options.notebook}: stopped; what was answered is kept, and the next run goes on from there.", 130)
     except OSError as error:
         where = error.filename or options.output or f"outputs/{options.profile}"
         return _say(f"{options.notebook}: {where}: {error.strerror or error}. Make the folder writable.", 1)

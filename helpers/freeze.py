@@ -17,7 +17,7 @@ from helpers.debugging import NotAnswered, Remembered
 from helpers.probe import ensure_probed
 from helpers.recordings import Recordings
 from helpers.tasks import append_jsonl, read_jsonl, turn
-from helpers.views import ENDPOINTS, freeze_views, view_id, wanted_views
+from helpers.views import ENDPOINTS, fits, freeze_views, view_id, wanted_views
 from helpers.workflow import Workflow, freeze
 
 
@@ -79,7 +79,15 @@ async def obtain_views(study, kinds, states, *, path, stack, acquire="recorded",
 async def my_turn(study, path):
     """One run at a time adds to a views file; the block gets the study with what the others have added by then."""
     async with adding_to(path):
-        yield with_views(study, read_jsonl(path, missing_ok=True))
+        rows = read_jsonl(path, missing_ok=True)
+        yield with_views(study, [row for row in rows if _added(study, row)])
+
+
+def _added(study, row):
+    """Whether a row is one of this study's views that it does not have yet and that was made from its states."""
+    name = row["trajectory_id"]
+    new = view_id(name, row["state"], row["kind"]) not in study.views
+    return new and name in study.trajectories and fits(row, study.trajectories[name], study.task(name))
 
 
 def adding_to(path):

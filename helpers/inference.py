@@ -144,6 +144,7 @@ def interval(replicates, level=0.95, *, method="percentile", n=None, point=None)
     if method not in METHODS:
         raise ValueError(f"method {method!r}; use one of {', '.join(METHODS)}.")
     replicates, tail = np.asarray(replicates, float), (1 - level) / 2
+    replicates = np.where(np.isnan(replicates).all(axis=0), 0.0, replicates)  # no value at all: alike, so no interval
     if method != "percentile":
         if n is None:
             raise ValueError(f"method {method!r} needs n, the number of resampled trajectories.")

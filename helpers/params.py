@@ -27,6 +27,12 @@ SHARED = (
 TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "list": list, "tuple": list, "dict": dict}
 
 
+# What a parameter may be, wherever a notebook declares it; a notebook asserts what it alone needs.
+CHOICES = {"ACQUIRE": ("recorded", "missing", "fresh"), "INTERVAL": ("percentile", "expanded", "t")}
+LEAST = {"DRAWS": 2, "FIRST": 0, "SEED": 0, "WAVES": 1, "MOST_WAVES": 1, "BUDGET": 0, "BUDGET_MONEY": 0, "TOP": 1, "BINS": 1,
+         "EPISODES": 2, "REPLAYS": 0, "ARM_TASKS": 2}  # fmt: skip
+
+
 class ParameterError(ValueError):
     """A profile, a notebook or a parameter does not exist or fit. The message lists the ones that do."""
 
@@ -121,7 +127,20 @@ def merged(profile, notebook, overrides=(), *, shared=(), root=ROOT):
             raise ParameterError(
                 f"{notebook}: {name} = {values[name]!r} is no {annotation}; its default is {known[name]!r}."
             )
+        if name in values and (rule := out_of_range(name, values[name])):
+            raise ParameterError(f"{notebook}: {name} = {values[name]!r}; {rule}. Its default is {known[name]!r}.")
     return values
+
+
+def out_of_range(name, value):
+    """What a parameter's value must be, where it is not; None where it may stay."""
+    if name in CHOICES and value not in CHOICES[name]:
+        return f"it is one of {', '.join(CHOICES[name])}"
+    if name in LEAST and value < LEAST[name]:
+        return f"it is at least {LEAST[name]}"
+    if name == "LEVEL" and not 0 < value < 1:
+        return "it lies between 0 and 1, as 0.95 does"
+    return None
 
 
 def with_overrides(values, overrides, known, owner="this"):

@@ -72,11 +72,12 @@ def load_study(tasks_path, trajectories_path, views_path=None, first=None):
     """Read the frozen inputs; ``first`` keeps the first so many trajectories of the file."""
     tasks = load_tasks(tasks_path)
     trajectories = load_trajectories(trajectories_path, tasks)
-    views = load_views(views_path, trajectories) if views_path else {}
+    by_id = {task["task_id"]: task for task in tasks}
+    views = load_views(views_path, trajectories, by_id) if views_path else {}
     kept = trajectories[:first] if first else trajectories
     if not kept:
         raise DataError(f"{trajectories_path}: no trajectory to work with.")
-    return Study({t["task_id"]: t for t in tasks}, {t.trajectory_id: t for t in kept}, views, {t.trajectory_id: t.task_id for t in trajectories})
+    return Study(by_id, {t.trajectory_id: t for t in kept}, views, {t.trajectory_id: t.task_id for t in trajectories})
 
 
 def make_plan(trajectory_ids, states, channels, *, waves=(0,), layouts=LAYOUTS):

@@ -106,7 +106,11 @@ def state_slice(state_text, name):
     return json.dumps({k: v for k, v in visible.items() if k in EVIDENCE_FIELDS}, ensure_ascii=False, indent=1)
 
 
+def projected_state(trajectory, number):
+    """Projection of state x_number; a post-step one has its step's observation."""
+    return project(trajectory.states[number], trajectory.steps[number - 1].get("observation") if number else None)
+
+
 def projected_states(trajectory):
-    """Projections of x0 … x11, each post-step one with its step's observation."""
-    observations = [None, *(step.get("observation") for step in trajectory.steps)]
-    return [project(x, o) for x, o in zip(trajectory.states, observations, strict=True)]
+    """Projections of x0 … x11."""
+    return [projected_state(trajectory, number) for number in range(len(trajectory.states))]

@@ -8,6 +8,7 @@
 import argparse
 import asyncio
 import json
+import os
 import sys
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -69,8 +70,8 @@ def recording_order(stack, second, warm=None, interleaved="prefix-groups"):
         Section("03_retrieval_face", lambda ids: sections.retrieval_face(ids, stack), short),
         Section("01_global_replay", lambda ids: sections.global_replay(ids, stack), short, sections.ALL_STATES),
         *([check] if warm else []),
-        Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 12, interleaved),
-        Section("A1_controls", lambda ids: sections.controls(ids, stack), (*short, "donor"), first=12),
+        Section("02_retry", lambda ids: sections.retry(ids, stack), short, sections.ALL_STATES, 30, interleaved),
+        Section("A1_controls", lambda ids: sections.controls(ids, stack), (*short, "donor"), first=30),
         Section("07_step_diagnostics", lambda ids: sections.step_diagnostics(ids, stack), ("rationale-128",),
                 sections.ALL_STATES),
     ]  # fmt: skip
@@ -103,9 +104,12 @@ class Setting:
         Only the embedded evaluator, which takes hours, records some sections and the second wave of the bridge for the
         first trajectories alone.
         """
-        stack, second = self.common["STACK"], self.common["SECOND_STACK"]
-        same = (n for n, s in self.stacks.items() if n != stack and s.identity == self.stacks[stack].identity)
-        every = recording_order(stack, second, next(same, None), self.stacks[stack].interleaved)
+        stack, second = self.common["STACK"], self.common.get("SECOND_STACK")
+        main = self.stacks[stack]
+        warm = (n for n, s in self.stacks.items() if s.identity == main.identity and s.sampling != main.sampling)
+        every = recording_order(stack, second, next(warm, None), main.interleaved)
+        if not second:  # a bridge leads to a second evaluator
+            every = [s for s in every if not s.name.startswith("05_bridge")]
         if self.stacks[stack].kind != "embedded":
             waves = tuple(range(self.bridge_waves))
             bridge = lambda ids: sections.bridge(ids, stack, second, waves)  # noqa: E731
@@ -326,6 +330,8 @@ def stack_notes(names, setting):
             probed = (f"probed: {found['alternatives']} alternatives, every label one token, scaled by the "
                       f"temperature: {scaled}, answered by {found['returned_model']}")  # fmt: skip
         price = stack.price
+        if stack.key_variable and not os.environ.get(stack.key_variable):
+            probed += f"; {stack.key_variable}, which holds its key, is not set"
         lines.append(f"{name}: {probed}. Prices a million tokens of {price.get('date')}: {price.get('source')}.")
     return lines
 
@@ -454,15 +460,22 @@ def compare(sample, study, recorded, fresh):
     }
 
 
+def _positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: at least 1 is needed")
+    return number
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m helpers.record", description=__doc__)
     parser.add_argument("action", choices=["plan", "run", "verify", "export"])
     parser.add_argument("--profile", default="embedded")
     parser.add_argument("--sections", nargs="*", default=[])
-    parser.add_argument("--first", type=int, default=None, help="only the first so many trajectories")
+    parser.add_argument("--first", type=_positive, default=None, help="only the first so many trajectories")
     parser.add_argument("--calls", type=int, default=None, help="run: most calls, for views and answers")
     parser.add_argument("--money", type=float, default=None, help="run: most money, in the prices' currency")
-    parser.add_argument("--count", type=int, default=64, help="verify: cells to ask again")
+    parser.add_argument("--count", type=_positive, default=64, help="verify: cells to ask again")
     options = parser.parse_args(arguments)
     try:
         setting = Setting.of(options.profile)

@@ -19,6 +19,7 @@ from PIL import Image
 from helpers.inference import METHODS, interval
 from helpers.params import ROOT
 from helpers.reducers import latin_square_shares, read_cells
+from helpers.tasks import DataError
 
 # Okabe and Ito's palette: distinct under the common colour-vision deficiencies.
 COLOURS = {
@@ -188,12 +189,21 @@ class Results:
         return self.readable()
 
 
-def completeness(plan, table):
-    """Planned, returned and complete cells per channel, and why the others are missing."""
+def completeness(plan, table, *, may_be_empty=False):
+    """Planned, returned and complete cells per channel, and why the others are missing.
+
+    DataError where nothing at all was answered, unless ``may_be_empty``: the section has nothing to go on with.
+    """
     values, reason, mass = read_cells(plan, table)
     wanted = np.where((plan["readout"] == "binary").to_numpy(), 2, values.shape[1])
     returned = np.isfinite(values).sum(axis=1)
     answered = ~np.isin(reason.astype(str), ["not recorded", "view not frozen"])
+    if not (answered.any() or may_be_empty):
+        why = ", ".join(f"{count:,} {what}" for what, count in pd.Series(reason).value_counts().items())
+        raise DataError(
+            f"nothing of this section is recorded for {' and '.join(plan['stack'].unique())}: of {len(plan):,} cells {why}; "
+            'ACQUIRE = "missing" asks for them.'
+        )
     frame = pd.DataFrame(
         {
             "channel": channel_names(plan),
@@ -295,10 +305,11 @@ def in_words(row):
     return f"{ours}{unit}" + (f" (published: {published(row)})" if np.isfinite(row["paper_estimate"]) else "")
 
 
-def side(low, high, above="above zero", below="below zero", neither="not separated from zero"):
-    """Where an interval lies relative to zero, in words."""
+def side(low, high, above="above zero", below="below zero", neither="not separated from zero",
+         without="without an interval"):  # fmt: skip
+    """Where an interval lies relative to zero, in words; ``without`` where there is none."""
     if not (np.isfinite(low) and np.isfinite(high)):
-        return "without an interval"
+        return without
     return above if low > 0 else below if high < 0 else neither
 
 
@@ -334,8 +345,11 @@ def agreement(row):
 
 
 def caution(n=None, method="percentile", unit="trajectories"):
-    """What to say beside percentile intervals of fewer than ``FEW`` resampled units; nothing otherwise."""
-    if n is None or n >= FEW or method != "percentile":
+    """What to say beside percentile intervals of fewer than ``FEW`` resampled units; nothing otherwise.
+
+    Of fewer than two units there is no interval to speak of.
+    """
+    if n is None or not 2 <= n < FEW or method != "percentile":
         return ""
     return (
         f" With {n} {unit} a percentile interval is too narrow; read it as the least uncertainty there is, "

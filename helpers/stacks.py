@@ -66,6 +66,13 @@ class Stack:
         return "prefix-groups" if self.order == "prefix" else "hash"
 
 
+class Stacks(dict):
+    """Stacks by name; an unknown name raises a StackError with those that exist."""
+
+    def __missing__(self, name):
+        raise StackError(f"unknown stack {name!r}; params/stacks.yml has {', '.join(self)}.")
+
+
 def load_stacks(path=STACKS):
     """All stacks of a YAML file as ``{name: Stack}``; StackError names the file, the stack and the field."""
     try:
@@ -80,7 +87,7 @@ def load_stacks(path=STACKS):
         ) from None
     if not isinstance(rows, dict) or not rows:
         raise StackError(f"{path}: holds no stacks; each is a name with its fields below it.")
-    return {name: _stack(path, name, row) for name, row in rows.items()}
+    return Stacks({name: _stack(path, name, row) for name, row in rows.items()})
 
 
 def _stack(path, name, row):

@@ -67,6 +67,8 @@ def read_jsonl(path, *, missing_ok=False):
                 f"{path}, line {number}: not valid JSON ({error.msg} at column {error.colno}). "
                 "Repair or remove that line."
             ) from None
+        except (ValueError, RecursionError):
+            raise DataError(f"{path}, line {number}: holds a number too long or a nesting too deep to be read.") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}.")
         if _HALF_CHARACTER.search(line) and not _encodable(row):
@@ -88,7 +90,7 @@ def _well_formed(task):
     """Whether question and candidates have the types that the checks below rely on."""
     candidates = task["candidates"]
     return (
-        isinstance(task["question"], str)
+        all(isinstance(task[name], str) for name in ("task_id", "family", "question", "target"))
         and isinstance(candidates, list)
         and all(isinstance(c, dict) and isinstance(c.get("candidate_id"), str) for c in candidates)
     )
@@ -168,7 +170,7 @@ def task_problems(task):
         if not task.get(field):
             say(f"{field} is missing or empty.")
     if problems or not _well_formed(task):
-        return problems or [f"task {name}: question must be text, candidates a list of {{candidate_id, text}} objects."]
+        return problems or [f"task {name}: task_id, family, question and target are text, candidates a list of {{candidate_id, text}} objects."]
     if task["family"] not in FAMILIES:
         say(f"family {task['family']!r} is unknown; use one of {', '.join(FAMILIES)}.")
     candidates = task["candidates"]
@@ -197,7 +199,7 @@ def task_problems(task):
 def validate_tasks(tasks):
     """Return the tasks unchanged, or raise DataError with every problem found."""
     problems = [p for task in tasks for p in task_problems(task)]
-    counts = Counter(task.get("task_id") for task in tasks)
+    counts = Counter(str(task.get("task_id")) for task in tasks)
     problems += [f"task {i}: the task_id appears {n} times." for i, n in counts.items() if n > 1]
     if problems:
         raise DataError("\n".join(problems))
@@ -211,7 +213,7 @@ def validate_library(library):
         missing = [f for f in ("doc_id", "year", "design", "summary") if not entry.get(f)]
         if missing:
             problems.append(f"library entry {entry.get('doc_id', '(no doc_id)')}: missing {', '.join(missing)}.")
-    counts = Counter(entry.get("doc_id") for entry in library)
+    counts = Counter(str(entry.get("doc_id")) for entry in library)
     problems += [f"library entry {i}: the doc_id appears {n} times." for i, n in counts.items() if n > 1]
     if problems:
         raise DataError("\n".join(problems))
@@ -219,13 +221,23 @@ def validate_library(library):
 
 
 def load_tasks(path):
-    """Validated tasks of a JSONL file, in file order."""
-    return validate_tasks(read_jsonl(path))
+    """Validated tasks of a JSONL file, in file order; DataError names the file."""
+    return _of_file(path, validate_tasks)
 
 
 def load_library(path):
-    """Validated library entries of a JSONL file, in file order."""
-    return validate_library(read_jsonl(path))
+    """Validated library entries of a JSONL file, in file order; DataError names the file."""
+    return _of_file(path, validate_library)
+
+
+def _of_file(path, validate):
+    rows = read_jsonl(path)
+    if not rows:
+        raise DataError(f"{path}: holds no row.")
+    try:
+        return validate(rows)
+    except DataError as error:
+        raise DataError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
 
 
 def own_document(task, library):

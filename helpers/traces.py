@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from helpers.projection import EVIDENCE_FIELDS
 from helpers.tasks import DataError, read_jsonl
 
 STEPS = (
@@ -95,6 +96,10 @@ def _step_states(row, where):
         else:
             raise DataError(f"{here} ({step.get('action')}): no after-state and no patch; export it again.")
         states.append(apply_patch(states[-1], patch))
+    for number, state in enumerate(states):
+        for name in EVIDENCE_FIELDS:
+            if not isinstance(state.get(name, []), list):
+                raise DataError(f"{where}: state {number}: {name} is {type(state[name]).__name__}, expected a list.")
     return states
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from helpers.budget import Budget
 from helpers.client import Refused, RunStopped, Unusable, ask_again, parse_text
-from helpers.projection import projected_states, state_slice
+from helpers.projection import projected_state, state_slice
 from helpers.prompts import alias, generator_messages, two_pass_generator_messages
 from helpers.stacks import StackError
 from helpers.tasks import DataError, append_jsonl, read_jsonl
@@ -56,15 +56,22 @@ def view_id(trajectory_id, state, kind):
     return f"{trajectory_id}/{state}/{kind}"
 
 
-def load_views(path, trajectories):
-    """Frozen views as ``{view_id: text}``; DataError for an unusable row or a view of a state that does not exist."""
-    states = {t.trajectory_id: len(t.states) for t in trajectories}
-    views = {}
+def load_views(path, trajectories, tasks=None, say=print):
+    """Frozen views as ``{view_id: text}``; DataError for an unusable row or a view of a state that does not exist.
+
+    Given ``tasks`` (dict by task_id), a view that was generated from another state, question or prompt than there is now
+    counts as not frozen, and so does a donor that is no longer its donor's view. Views of trajectories that are not
+    there are left out. ``say`` tells how many of either.
+    """
+    of, views, donors = {t.trajectory_id: t for t in trajectories}, {}, {}
+    absent = stale = 0
     for number, row in enumerate(read_jsonl(path), start=1):
         where = f"{path}, line {number}"
-        if row.get("trajectory_id") not in states:
-            raise DataError(f"{where}: view of unknown trajectory {row.get('trajectory_id')!r}; remove the line.")
-        if type(row.get("state")) is not int or not 0 <= row["state"] < states[row["trajectory_id"]]:
+        trajectory = of.get(row.get("trajectory_id")) if isinstance(row.get("trajectory_id"), str) else None
+        if trajectory is None:
+            absent += 1
+            continue
+        if type(row.get("state")) is not int or not 0 <= row["state"] < len(trajectory.states):
             raise DataError(f"{where}: view of state {row.get('state')!r}, which {row['trajectory_id']} does not have.")
         if row.get("kind") not in FROZEN:
             raise DataError(
@@ -73,10 +80,41 @@ def load_views(path, trajectories):
         if not isinstance(row.get("text"), str):
             raise DataError(f"{where}: the view has no text; remove the line and freeze it again.")
         key = view_id(row["trajectory_id"], row["state"], row["kind"])
+        if tasks is not None and not fits(row, trajectory, tasks[trajectory.task_id]):
+            stale += 1
+            continue
+        if row["kind"] == "donor" and "donor" in row:
+            donors[key] = row  # the last one counts: a donor may have been chosen again
+            continue
         if key in views:
             raise DataError(f"{where}: a second view {key}; a view is frozen once, so remove one of them.")
         views[key] = row["text"]
+    for key, row in donors.items():
+        given = views.get(view_id(row["donor"], row["state"], "generated-128"))
+        stale += given is not None and given != row["text"]
+        if given is None or given == row["text"]:
+            views[key] = row["text"]
+    if absent:
+        say(f"{path}: {absent} views are of trajectories that are not there; they are left out.")
+    if stale:
+        say(f"{path}: {stale} views were made from another state, question or prompt; they count as not frozen.")
     return views
+
+
+def prompt_sha256(messages):
+    """Hash of a view's prompt, kept with the view."""
+    return hashlib.sha256(json.dumps(messages).encode()).hexdigest()
+
+
+def fits(row, trajectory, task):
+    """Whether a row's view was generated from the state, the task and the prompt that there are now.
+
+    A view without the hash of its prompt was made elsewhere and is taken as it is.
+    """
+    if row.get("prompt_sha256") is None or row.get("kind") not in GENERATED:
+        return True
+    messages = view_messages(task, projected_state(trajectory, row["state"]), GENERATED[row["kind"]])
+    return row["prompt_sha256"] == prompt_sha256(messages)
 
 
 def wanted_views(trajectories, kinds, states):
@@ -111,7 +149,11 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=
     budget, left_out = budget or Budget(), {} if left_out is None else left_out
     path = Path(path)
     rows = read_jsonl(path, missing_ok=True)
-    done = {view_id(r["trajectory_id"], r["state"], r["kind"]) for r in rows}
+    of = {t.trajectory_id: t for t, _, _ in wanted}
+    done = {
+        view_id(r["trajectory_id"], r["state"], r["kind"]) for r in rows
+        if r["trajectory_id"] not in of or fits(r, of[r["trajectory_id"]], tasks[of[r["trajectory_id"]].task_id])
+    }  # fmt: skip
     todo = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in done]
     gate, stop, written = asyncio.Semaphore(at_once), asyncio.Event(), []
 
@@ -162,7 +204,7 @@ class NoText(Exception):
 async def generated_view(trajectory, state, kind, task, *, stack, client, budget):
     """Ask the generator for one view; the row to freeze. NoText or StackError name the view where there is none."""
     rule = GENERATED[kind]
-    messages = view_messages(task, projected_states(trajectory)[state], rule)
+    messages = view_messages(task, projected_state(trajectory, state), rule)
     where = f"{stack.name}: view {view_id(trajectory.trajectory_id, state, kind)}"
     body = {"model": stack.model, "messages": messages, "temperature": 0, "max_tokens": rule["max_tokens"]}
     try:
@@ -181,7 +223,7 @@ async def generated_view(trajectory, state, kind, task, *, stack, client, budget
         "finish_reason": answer["finish_reason"],
         "stack": stack.name,
         "identity": stack.identity,
-        "prompt_sha256": hashlib.sha256(json.dumps(messages).encode()).hexdigest(),
+        "prompt_sha256": prompt_sha256(messages),
         **{name: answer[name] for name in ("prompt_tokens", "completion_tokens")},
     }
 

@@ -374,3 +374,9 @@ def test_an_auc_does_not_depend_on_how_many_draws_are_held_at_once(monkeypatch):
     monkeypatch.setattr(inference, "_BLOCK", 40 * 7)
     for one, other in zip(whole, auc_draws(scores, outcomes, draws=50, seed=3), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_column_without_any_value_has_no_interval_and_no_warning(recwarn):
+    replicates = np.column_stack([np.arange(20.0), np.full(20, np.nan)])
+    low, high = inference.interval(replicates, 0.9)
+    assert np.isfinite([low[0], high[0]]).all() and np.isnan([low[1], high[1]]).all() and not len(recwarn)

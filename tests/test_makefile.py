@@ -101,6 +101,7 @@ def test_help_is_what_make_says_first_and_it_lists_every_target(project):
         ("PROFILE=embeded", "no profile 'embeded' in params/. There are: embedded smoke"),
         ("PROFILE=", "no profile '' in params/. There are: embedded smoke"),
         ("NB=01_frist", "no notebook '01_frist' in notebooks/. There are: 00_overview 01_first 02_second inspect"),
+        ("NB=01_first 02_second", "NB names one notebook, and '01_first 02_second' is 2"),
     ],
 )
 def test_a_misspelt_profile_or_notebook_stops_with_the_list_of_the_right_ones(project, setting, said):
@@ -108,6 +109,19 @@ def test_a_misspelt_profile_or_notebook_stops_with_the_list_of_the_right_ones(pr
     assert done.returncode != 0
     assert said in done.stderr
     assert not (project / "outputs").exists()
+
+
+def test_a_notebook_may_be_left_out(project):
+    done = make(project, "-n", "reproduce", "WITHOUT=02_second")
+    assert done.returncode == 0 and "embedded 01_first" in done.stdout and "embedded 02_second" not in done.stdout
+
+
+def test_a_profile_without_a_second_evaluator_has_no_bridge(project):
+    shutil.copy(project / "notebooks/01_first.ipynb", project / "notebooks/05_bridge.ipynb")
+    assert "embedded 05_bridge" not in make(project, "-n", "reproduce").stdout
+    with (project / "params/embedded/common.yml").open("a") as out:
+        out.write("SECOND_STACK: another\n")
+    assert "embedded 05_bridge" in make(project, "-n", "reproduce").stdout
 
 
 def test_a_misspelt_setting_stops_with_the_list_before_anything_runs(project):

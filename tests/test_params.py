@@ -1,5 +1,7 @@
 """Profiles and parameters: merging, and every way to misspell one."""
 
+import re
+
 import nbformat
 import pytest
 import yaml
@@ -171,3 +173,23 @@ def test_only_the_embedded_profile_writes_and_reads_nothing_but_what_ships():
         common = yaml.safe_load((params.PARAMS / profile / "common.yml").read_text(encoding="utf-8"))
         shipped = common["RECORDINGS"].startswith("data/")
         assert shipped == (profile == "embedded") == (common["ACQUIRE"] == "recorded"), profile
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("ACQUIRE=recoded", "ACQUIRE = 'recoded'; it is one of recorded, missing, fresh"),
+        ("INTERVAL=wide", "it is one of percentile, expanded, t"),
+        ("DRAWS=1", "DRAWS = 1; it is at least 2"),
+        ("FIRST=-1", "it is at least 0"),
+        ("SEED=-1", "it is at least 0"),
+        ("LEVEL=95.0", "LEVEL = 95.0; it lies between 0 and 1"),
+        ("LEVEL=0.0", "it lies between 0 and 1"),
+        ("BUDGET_MONEY=-0.5", "it is at least 0"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_before_a_kernel_starts(setting, words):
+    with pytest.raises(params.ParameterError, match=re.escape(words)):
+        params.merged("embedded", "03_retrieval_face", [setting])
+    for good in ("FIRST=0", "DRAWS=2", "LEVEL=0.9", "ACQUIRE=fresh"):
+        params.merged("embedded", "03_retrieval_face", [good])

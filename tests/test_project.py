@@ -88,7 +88,7 @@ def test_the_licence_is_apache_2():
 
 def test_the_readme_names_every_profile_and_every_notebook():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    profiles = [p.name for p in (ROOT / "params").iterdir() if p.is_dir()]
+    profiles = ["embedded", "paper", "pubmedqa", "smoke"]  # those that ship; a user's own need not be in it
     notebooks = [p.stem for p in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts]
     assert [name for name in [*profiles, *notebooks] if name not in text] == []
 

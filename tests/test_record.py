@@ -22,8 +22,9 @@ from helpers.record import (
     prompt_text,
 )
 from helpers.sections import global_replay, retrieval_face, retry
+from helpers.stacks import Stacks
 from helpers.views import ENDPOINTS, GENERATED, view_messages
-from tests.conftest import joint_and_binary, loopback_stack, obtained, tiny_plan
+from tests.conftest import KEY_VARIABLE, joint_and_binary, loopback_stack, obtained, tiny_plan
 
 SECTION = Section("01_global_replay", lambda ids: global_replay(ids, "loopback"))
 
@@ -139,7 +140,7 @@ def test_time_is_expected_at_the_measured_speed_of_this_machine_and_at_the_decla
 
 def test_an_unknown_profile_or_section_is_refused_with_those_that_exist(capsys):
     assert record.main(["plan", "--profile", "papier"]) == 1
-    assert "no profile 'papier'; there are embedded" in capsys.readouterr().err
+    assert "no profile 'papier'; there are " in capsys.readouterr().err
     assert record.main(["plan", "--sections", "07_other"]) == 1
     assert "no section ['07_other']; there are 04_matched_cube" in capsys.readouterr().err
 
@@ -155,7 +156,7 @@ def test_an_api_is_planned_as_the_notebooks_ask_it(setting):
     common = {**setting.common, "STACK": "loopback", "SECOND_STACK": "loopback"}
     recorded = {s.name: s for s in Setting(common, {"loopback": embedded}).chosen([])}
     asked = {s.name: s for s in Setting(common, setting.stacks).chosen([])}
-    assert recorded["02_retry"].first == 12 and recorded["02_retry"].order == "prefix-groups"
+    assert recorded["02_retry"].first == 30 and recorded["02_retry"].order == "prefix-groups"
     assert {s.first for s in asked.values()} == {None} and asked["02_retry"].order == "hash"
     assert "05_bridge_wave_2" in recorded and "05_bridge_wave_2" not in asked
     assert set(asked["05_bridge"].plan(["t1"])["wave"]) == {0}
@@ -179,3 +180,22 @@ def test_a_verified_sample_holds_whole_transitions_and_compares_only_their_gains
     found = record.compare(apart, study, table, table)
     assert found["cells"] == 16 and found["gains compared"] == 2 == found["gain signs that agree"]
     assert found["mean difference (nats)"] == 0
+
+
+def test_without_a_second_evaluator_there_is_no_bridge(setting):
+    alone = replace(setting, common={k: v for k, v in setting.common.items() if k != "SECOND_STACK"})
+    names = [section.name for section in alone.chosen([])]
+    assert "04_matched_cube" in names and not [n for n in names if n.startswith("05")]
+
+
+def test_the_plan_says_which_key_is_not_set(setting, monkeypatch):
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    named = replace(setting, stacks=Stacks({"one": loopback_stack("http://127.0.0.1:9/v1", name="one")}))
+    assert f"{KEY_VARIABLE}, which holds its key, is not set" in record.stack_notes(["one"], named)[0]
+
+
+@pytest.mark.parametrize("argument", ["--first", "--count"])
+def test_a_number_of_less_than_one_is_refused(argument, capsys):
+    with pytest.raises(SystemExit):
+        record.main(["plan", argument, "-1"])
+    assert "at least 1 is needed" in capsys.readouterr().err

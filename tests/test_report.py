@@ -11,6 +11,8 @@ from PIL import Image
 
 from helpers import report
 from helpers.channels import Channel, direct
+from helpers.tasks import DataError
+from tests.conftest import loopback_stack, obtained, tiny_plan, tiny_study
 
 PAPER = pd.DataFrame(
     {"quantity": ["a gain"], "unit": ["nats"], "estimate": [0.2], "low": [0.1], "high": [0.3], "section": ["s"]}, index=pd.Index(["a"], name="id")
@@ -104,7 +106,7 @@ def test_channels_are_named_apart_and_a_held_view_names_its_state():
     assert len(set(names)) == 3 and names[2].endswith("view of state 3") and names[1].endswith("view of its own state")
 
 
-@pytest.mark.parametrize(("n", "method", "warned"), [(5, "percentile", True), (5, "t", False), (40, "percentile", False), (None, "percentile", False)])
+@pytest.mark.parametrize(("n", "method", "warned"), [(1, "percentile", False), (0, "percentile", False), (5, "percentile", True), (5, "t", False), (40, "percentile", False), (None, "percentile", False)])
 def test_few_trajectories_are_warned_of_where_the_interval_ignores_them(n, method, warned):
     assert (f"With {n} trajectories" in report.caution(n, method)) is warned
 
@@ -130,3 +132,15 @@ def test_a_figure_is_saved_small_without_a_visible_loss(tmp_path, monkeypatch):
     assert small.size == full.size
     off = np.abs(np.asarray(small.convert("RGB"), int) - np.asarray(full, int)).max(axis=2)
     assert (off > 24).mean() < 0.005  # a few pixels of softened edges, no more
+
+
+def test_a_section_of_which_nothing_is_recorded_stops_with_one_sentence(tmp_path):
+    study = tiny_study()
+    plan, table = obtained(tiny_plan(study, states=(4,)), study, loopback_stack("http://127.0.0.1:9/v1"), tmp_path)
+    with pytest.raises(DataError, match='nothing of this section is recorded for loopback: of 8 cells 8 not recorded; ACQUIRE = "missing"'):
+        report.completeness(plan, table)
+    assert report.completeness(plan, table, may_be_empty=True)["answered"].sum() == 0
+
+
+def test_without_an_interval_a_side_is_told_in_its_own_words():
+    assert report.side(np.nan, np.nan, without="has none") == "has none" and report.side(0.1, 0.2, without="x") == "above zero"

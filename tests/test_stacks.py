@@ -123,3 +123,10 @@ def test_a_file_of_another_shape_is_refused(write, text, says):
 def test_a_missing_file_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(StackError, match=r"stacks\.yml: cannot be read \(No such file or directory\); restore it"):
         load_stacks(tmp_path / "stacks.yml")
+
+
+def test_an_unknown_name_among_loaded_stacks_is_one_sentence():
+    stacks = load_stacks()
+    assert stacks.get("mystak") is None and "mystak" not in stacks
+    with pytest.raises(StackError, match="unknown stack 'mystak'; params/stacks.yml has qwen-1.5b"):
+        stacks["mystak"]

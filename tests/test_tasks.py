@@ -95,7 +95,7 @@ def test_a_sound_task_has_no_problem():
         ),
         (("candidates",), {"answer-a": "More."}, "candidates a list of {candidate_id, text} objects"),
         (("candidates",), ["More.", "Less.", "Same.", "Insufficient."], "candidates a list of"),
-        (("question",), ["Does it?"], "question must be text"),
+        (("question",), ["Does it?"], "question and target are text"),
     ],
 )
 def test_an_unsound_task_is_refused_with_its_id_and_the_reason(path, value, message):
@@ -313,3 +313,26 @@ def test_a_character_that_was_cut_in_half_is_refused_with_its_line(tmp_path):
     path.write_text('{"a": "\\ud83d\\ude00"}\n{"a": "\\ud83d"}\n')
     with pytest.raises(DataError, match="line 2: holds half of a surrogate pair"):
         read_jsonl(path)
+
+
+@pytest.mark.parametrize("line", ['{"a": ' + "9" * 5000 + "}", '{"a": ' + "[" * 100_000])
+def test_a_number_too_long_or_a_nesting_too_deep_is_refused_with_its_line(tmp_path, line):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n' + line + "\n")
+    with pytest.raises(DataError, match="rows.jsonl, line 2: holds a number too long or a nesting too deep"):
+        read_jsonl(path)
+
+
+@pytest.mark.parametrize("changes", [{"target": ["answer-a"]}, {"task_id": ["risk-77"]}, {"task_id": {"a": 1}}, {"family": ["risk"]}])
+def test_an_id_or_a_target_that_is_no_text_is_refused_with_the_file(tmp_path, changes):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps({**TASK, **changes}) + "\n")
+    with pytest.raises(DataError, match="tasks.jsonl: task .*: task_id, family, question and target are text"):
+        load_tasks(path)
+
+
+def test_a_file_of_tasks_without_any_is_refused(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n")
+    with pytest.raises(DataError, match="tasks.jsonl: holds no row"):
+        load_tasks(path)

@@ -261,3 +261,12 @@ def test_an_outcome_that_contradicts_itself_is_refused(outcome, words):
     trace = {k: v for k, v in row().items() if k not in ("final_score", "success")}
     with pytest.raises(DataError, match=words):
         parse_trajectory({**trace, **outcome})
+
+
+@pytest.mark.parametrize("value", [3, "none", {"doc_id": "pmid:4"}])
+@pytest.mark.parametrize("name", ["artifacts", "evidence"])
+def test_artifacts_and_evidence_are_lists(name, value):
+    trace = row()
+    trace["steps"][4]["patch"] = {name: value}
+    with pytest.raises(DataError, match=f"state 5: {name} is .*, expected a list"):
+        parse_trajectory(trace)

@@ -120,7 +120,6 @@ def test_frozen_views_load_by_trajectory_state_and_kind(tmp_path, trajectory):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"trajectory_id": "traj-risk-42"}, "view of unknown trajectory 'traj-risk-42'; remove the line"),
         ({"state": 12}, "view of state 12, which traj-risk-41 does not have"),
         ({"state": -1}, "view of state -1, which traj-risk-41 does not have"),
         ({"state": "3"}, "view of state '3', which traj-risk-41 does not have"),
@@ -136,6 +135,42 @@ def test_an_unusable_view_is_refused_with_the_file_and_the_line(tmp_path, trajec
     path = write_rows(tmp_path / "views.jsonl", [row(), row(**changes)])
     with pytest.raises(DataError, match=rf"views\.jsonl, line 2: {says}"):
         load_views(path, [trajectory])
+
+
+def test_views_of_trajectories_that_are_not_there_are_left_out_and_counted(tmp_path, trajectory):
+    path, said = write_rows(tmp_path / "views.jsonl", [row(), row(trajectory_id="traj-risk-42"), row(trajectory_id=["x"])]), []
+    assert list(load_views(path, [trajectory], say=said.append)) == ["traj-risk-41/3/generated-128"]
+    assert said == [f"{path}: 2 views are of trajectories that are not there; they are left out."]
+
+
+def edited(trajectory):
+    """The trajectory with another finding, so that its states from extract on are others."""
+    states = [json.loads(json.dumps(s, ensure_ascii=False).replace("17 fell ill", "19 fell ill")) for s in trajectory.states]
+    return replace(trajectory, states=tuple(states))
+
+
+def test_a_view_of_a_state_that_was_edited_since_counts_as_not_frozen_and_is_made_again(tmp_path, trajectory, generator):
+    path, said, tasks = tmp_path / "views.jsonl", [], {"risk-41": TASK}
+    freeze(generator, wanted_views([trajectory], ["generated-128"], (3, 6)), path)
+    assert len(load_views(path, [trajectory], tasks, say=said.append)) == 2 and said == []
+    other = edited(trajectory)
+    assert list(load_views(path, [other], tasks, say=said.append)) == ["traj-risk-41/3/generated-128"]
+    assert said == [f"{path}: 1 views were made from another state, question or prompt; they count as not frozen."]
+    asked = {"risk-41": {**TASK, "question": "Do walkers sleep better?"}}
+    assert load_views(path, [trajectory], asked, say=said.append) == {}
+    assert len(freeze(generator, wanted_views([other], ["generated-128"], (3, 6)), path)) == 1
+    assert len(load_views(path, [other], tasks, say=said.append)) == 2
+    assert len(freeze(generator, wanted_views([other], ["generated-128"], (3, 6)), path)) == 0
+
+
+def test_a_donor_goes_when_its_giver_says_something_else_and_the_last_choice_counts(tmp_path, trajectory):
+    giver, said = replace(trajectory, trajectory_id="traj-risk-43"), []
+    given = row(trajectory_id="traj-risk-43", text="new")
+    old, new = (row(kind="donor", donor="traj-risk-43", text=text) for text in ("old", "new"))
+    path = write_rows(tmp_path / "views.jsonl", [given, old])
+    assert "traj-risk-41/3/donor" not in load_views(path, [trajectory, giver], say=said.append) and len(said) == 1
+    path = write_rows(tmp_path / "views.jsonl", [given, old, new])
+    assert load_views(path, [trajectory, giver], say=said.append)["traj-risk-41/3/donor"] == "new" and len(said) == 1
 
 
 def test_a_broken_line_is_refused_with_its_number(tmp_path, trajectory):
