@@ -47,7 +47,7 @@ def execute(source, output, parameters, *, root=ROOT, progress=True):
         papermill.execute_notebook(
             str(source), str(partial), parameters, kernel_name="python3", language="python", cwd=str(root),
             progress_bar=progress, log_output=False, stderr_file=sys.stderr, record_timing=False,
-            extra_arguments=["--log-level=ERROR"],  # else each kernel warns that it talks over TCP, on this machine only
+            extra_arguments=["--log-level=CRITICAL"],  # its own log: a warning a start, a traceback at Ctrl-C
         )  # fmt: skip
         notebook = cleaned(nbformat.read(partial, as_version=4), root)
         nbformat.write(notebook, partial)

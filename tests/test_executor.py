@@ -1,8 +1,11 @@
 """One notebook executed: what is kept, what is taken out, and what is said when it fails."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -22,6 +25,11 @@ warnings.warn("kept")
 bar.update()
 bar.close()
 print(os.getcwd(), COUNT, os.environ["PYTHONHASHSEED"])
+"""
+SLOW = """
+import os, pathlib, time
+pathlib.Path("pid").write_text(str(os.getpid()))
+time.sleep(60)
 """
 
 
@@ -110,6 +118,26 @@ def test_a_kernel_that_dies_is_a_failure_with_one_sentence(root, capfd):
     assert executor.main(["smoke", "dying"], root=root) == 1
     assert "error: dying: the kernel stopped" in capfd.readouterr().err
     assert list((root / "outputs" / "smoke").glob("dying*")) == []
+
+
+def test_ctrl_c_is_one_sentence_and_ends_the_kernel(root):
+    write_notebook(root / "notebooks" / "slow.ipynb", new_code_cell(SLOW))
+    call = f"from helpers import executor; raise SystemExit(executor.main(root={str(root)!r}))"
+    command = [sys.executable, "-c", call, "smoke", "slow"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
+    while not (root / "pid").exists() or not (root / "pid").read_text():
+        assert running.poll() is None
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130 and "slow: stopped; what was answered is kept" in said and "Traceback" not in said
+    assert not (root / "outputs/smoke/slow.ipynb").exists() and not list((root / "outputs/smoke").glob("slow.partial*"))
+    kernel = int((root / "pid").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{kernel}").exists():
+            break
+        time.sleep(0.1)
+    assert not Path(f"/proc/{kernel}").exists()
 
 
 def test_an_unwritable_output_folder_gives_one_sentence(root, tmp_path, capfd):
