@@ -253,6 +253,8 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     try:
         stack = load_stack(options.stack)
+        if stack.kind != "embedded":
+            raise StackError(f"{stack.name}: an evaluator at an address has no model file; name an embedded one.")
         if options.action == "fetch":
             print(f"{stack.name}: {model_file(stack)} is verified.")
             return 0

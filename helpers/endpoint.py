@@ -566,6 +566,9 @@ def main(arguments=None):
     except (StackError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OverflowError:
+        print(f"error: port {options.port} is none; a port is a number up to 65535.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         pass
     return 0

@@ -47,7 +47,7 @@ def use_style():
     sns.set_theme(context="notebook", style="ticks", font_scale=1.0)
     plt.rcParams.update({"figure.dpi": 110, "savefig.dpi": 160, "axes.spines.top": False, "axes.spines.right": False})
     plt.rcParams.update({"figure.constrained_layout.use": True, "font.family": "DejaVu Sans", "pdf.fonttype": 42})
-    pd.set_option("display.max_colwidth", 80, "display.precision", 3, "display.width", 160, "display.max_rows", 250)
+    pd.set_option("display.max_colwidth", 160, "display.precision", 3, "display.width", 160, "display.max_rows", 250)
 
 
 def output_folder(path):

@@ -115,6 +115,9 @@ def main(arguments=None):
     except ParameterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"error: outputs/{profile}: cannot be written ({error.strerror}); make it writable.", file=sys.stderr)
+        return 1
     print(f"outputs/{profile}/index.html: {len(names)} notebooks.")
     return 0
 

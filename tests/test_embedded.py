@@ -355,3 +355,8 @@ def test_the_server_ends_when_its_parent_is_killed(live):
     finally:
         parent.kill()
         parent.stdout.close()
+
+
+def test_an_evaluator_at_an_address_has_no_model_to_fetch(capsys):
+    assert embedded.main(["fetch", "deepseek"]) == 1
+    assert "deepseek: an evaluator at an address has no model file" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from helpers.endpoint import ENDING, FAULTS, Endpoint, chosen, first_token, prompt_id
+from helpers.endpoint import ENDING, FAULTS, Endpoint, chosen, first_token, main, prompt_id
 from helpers.stacks import StackError
 
 JOINT = "Evidence: 7 of 40 walkers. Output exactly one option label."
@@ -224,3 +224,8 @@ def test_a_request_that_is_no_chat_request_is_refused():
     with Endpoint() as endpoint:
         assert post(endpoint, ["not", "a", "body"])[0] == 400
         assert post(endpoint, body(), path="/v1/embeddings")[0] == 404
+
+
+def test_a_port_that_cannot_be_is_one_sentence(capsys):
+    assert main(["--port", "99999"]) == 1
+    assert "port 99999 is none" in capsys.readouterr().err
