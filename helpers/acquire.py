@@ -11,11 +11,12 @@ import pyarrow as pa
 from helpers.budget import Budget
 from helpers.client import client_for
 from helpers.evaluator import Acquisition, missing_cells, unrecorded
+from helpers.params import CHOICES
 from helpers.plan import add_keys, request_body
 from helpers.probe import ensure_probed
 from helpers.recordings import Recordings
 
-MODES = ("recorded", "missing", "fresh")
+MODES = CHOICES["ACQUIRE"]
 
 
 def check_mode(acquire):

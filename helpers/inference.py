@@ -9,14 +9,30 @@ import pandas as pd
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from helpers.params import CHOICES
+
 DRAWS = 10_000
 SEED = 20260716
-METHODS = ("percentile", "expanded", "t")
+METHODS = CHOICES["INTERVAL"]
 _BLOCK = 1 << 22  # draws times trajectories that are held at once
 
 
 class TooFewTrajectories(ValueError):
     """Uncertainty over trajectories needs at least two of them."""
+
+
+def _blocks(draws, n):
+    """Sizes of the blocks in which draws of ``n`` trajectories are made, so that memory is bounded."""
+    rows = max(1, _BLOCK // n)
+    for start in range(0, draws, rows):
+        yield min(rows, draws - start)
+
+
+def _counts(rng, draws, n):
+    """How often each of ``n`` trajectories is drawn in each of so many draws: (draws, n) array of float."""
+    picks = rng.integers(n, size=(draws, n), dtype=np.int32)
+    picks += np.arange(draws, dtype=np.int32)[:, None] * n
+    return np.bincount(picks.ravel(), minlength=draws * n).reshape(draws, n).astype(np.float64)
 
 
 class TrajectoryDraws:
@@ -58,12 +74,8 @@ class TrajectoryDraws:
         """Blocks of the (draws, n) matrix of counts, in order; the same on every call."""
         n = len(self.ids)
         rng = np.random.default_rng(self.seed)
-        rows = max(1, min(self.draws, _BLOCK // n))
-        for start in range(0, self.draws, rows):
-            size = min(rows, self.draws - start)
-            picks = rng.integers(n, size=(size, n), dtype=np.int32)
-            picks += np.arange(size, dtype=np.int32)[:, None] * n
-            yield np.bincount(picks.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+        for size in _blocks(self.draws, n):
+            yield _counts(rng, size, n)
 
     def means(self, values, trajectory_ids):
         """Point estimates and bootstrapped means of one or more quantities.
@@ -266,17 +278,9 @@ def auc_draws(scores, outcomes, draws=DRAWS, seed=SEED):
     pairs = [(column[outcomes], column[~outcomes]) for column in scores.T]
     streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2)]
     sizes = (int(outcomes.sum()), int((~outcomes).sum()))
-    block = max(1, _BLOCK // len(outcomes))
     replicates = []
-    for start in range(0, draws, block):
-        count = min(block, draws - start)
-        success, failure = (_counts(rng, count, size) for rng, size in zip(streams, sizes, strict=True))
+    for block in _blocks(draws, len(outcomes)):
+        success, failure = (_counts(rng, block, size) for rng, size in zip(streams, sizes, strict=True))
         wins = [(success * _win_shares(s, f, failure)).sum(axis=1) / sizes[0] for s, f in pairs]
         replicates.append(np.stack(wins, axis=1))
     return np.array([auc(column, outcomes) for column in scores.T]), np.concatenate(replicates)
-
-
-def _counts(rng, draws, size):
-    """How often each of ``size`` trajectories is drawn in each of so many draws: (draws, size) array of float."""
-    picks = rng.integers(size, size=(draws, size)) + np.arange(draws)[:, None] * size
-    return np.bincount(picks.ravel(), minlength=draws * size).reshape(draws, size).astype(float)

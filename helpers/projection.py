@@ -45,7 +45,7 @@ _FORBIDDEN_TEXT = re.compile(
     | \b(?:chatcmpl|cmpl|req|resp|run|trace|thread|msg)[-_][A-Za-z0-9]{8,}             # request and trace ids
     | \b(?i:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b            # UUIDs
     | \b(?i:option|choice|label)\s+[A-D]\b                   # physical labels
-    | \b(?i:(?:final\s+)?answer)\s*(?:is|:|=)\s*[A-D]\b
+    | \b(?i:(?:final\s+)?answer)\s*(?:is|:|=)\s*(?:[B-D]\b|A\b(?!\s+[a-z]))   # "Answer: A trial" has an article
     | \b(?i:(?:correct|gold|reviewed|right)\s+(?:answer|target|label|option|candidate))\b(?:\s*(?:is|:|=)\s*\S+)?
     | \b(?i:answer\s+key)\b(?:\s*(?:is|:|=)\s*\S+)?
     | \b(?i:(?:final|overall)[_ ]score)\b(?:\s*(?:is|:|=)\s*\S+)?

@@ -110,7 +110,7 @@ class Setting:
         every = recording_order(stack, second, next(warm, None), main.interleaved)
         if not second:  # a bridge leads to a second evaluator
             every = [s for s in every if not s.name.startswith("05_bridge")]
-        if self.stacks[stack].kind != "embedded":
+        if main.kind != "embedded":
             waves = tuple(range(self.bridge_waves))
             bridge = lambda ids: sections.bridge(ids, stack, second, waves)  # noqa: E731
             every = [replace(s, first=None) for s in every if s.name != "05_bridge_wave_2"]
@@ -263,8 +263,8 @@ def view_forecast(section, study, stack, counting, counted):
     prompts = [view_messages(study.task(t.trajectory_id), study.states[t.trajectory_id][state], GENERATED[kind])
                for t, state, kind in todo]  # fmt: skip
     tokens = sum(len(m["content"]) for messages in prompts for m in messages) / counting.characters
-    most = {kind: mean_view_tokens(kind, study, counting) for kind in {kind for _, _, kind in todo}}
-    answers = sum(most[kind] for _, _, kind in todo)
+    mean = {kind: mean_view_tokens(kind, study, counting) for kind in {kind for _, _, kind in todo}}
+    answers = sum(mean[kind] for _, _, kind in todo)
     speed = stack.tokens_per_s
     return [
         {

@@ -149,12 +149,11 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=
     budget, left_out = budget or Budget(), {} if left_out is None else left_out
     path = Path(path)
     rows = read_jsonl(path, missing_ok=True)
-    of = {t.trajectory_id: t for t, _, _ in wanted}
-    done = {
-        view_id(r["trajectory_id"], r["state"], r["kind"]) for r in rows
-        if r["trajectory_id"] not in of or fits(r, of[r["trajectory_id"]], tasks[of[r["trajectory_id"]].task_id])
-    }  # fmt: skip
-    todo = [w for w in wanted if view_id(w[0].trajectory_id, w[1], w[2]) not in done]
+    todo = {view_id(trajectory.trajectory_id, state, kind): (trajectory, state, kind) for trajectory, state, kind in wanted}
+    for row in rows:
+        key = view_id(row["trajectory_id"], row["state"], row["kind"])
+        if key in todo and fits(row, todo[key][0], tasks[todo[key][0].task_id]):
+            del todo[key]
     gate, stop, written = asyncio.Semaphore(at_once), asyncio.Event(), []
 
     async def one(trajectory, state, kind):
@@ -176,7 +175,7 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=
             written.append(row)
             return row
 
-    running = [asyncio.ensure_future(one(*w)) for w in todo]
+    running = [asyncio.ensure_future(one(*w)) for w in todo.values()]
     try:
         for finished in asyncio.as_completed(running):
             if row := await finished:

@@ -82,6 +82,8 @@ OTHER_TEXTS = {
     "123E4567-E89B-12D3-A456-426614174000": "E89B",
     '{"score": 0.8125}': "0.8125",
     "Final answer: B": "answer: B",
+    "The answer is A.": "is A",
+    "Answer: A, the first": "Answer: A",
     "https://user:hunter22@example.org/v1": "hunter22",
     "Authorization: Basic aHVudGVyMjI=": "aHVudGVyMjI",
     "github_pat_11ABCDEFG0hunter22hunter22": "hunter22",
@@ -171,7 +173,7 @@ def test_the_question_the_evidence_and_their_figures_survive_word_for_word():
         "evidence": [
             {"doc_id": "pmid:17606778", "quote": "Pain in 8 of 328 (2.4%) and 10 of 99 (p=0.002); success rates."}
         ],
-        "answer": "Yes, in most patients, with a score of 3 on the scale; Apgar score: 7. Basic research agrees.",
+        "answer": "Yes, in most patients, with a score of 3 on the scale; Apgar score: 7. Basic research agrees. Answer: A trial says so.",
     }
     shown = json.loads(project(state, "kept 1 sentence"))
     assert shown == {**state, "observation": "kept 1 sentence"}
