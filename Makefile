@@ -68,7 +68,7 @@ CHOSEN := $(if $(NB),$(filter %/$(NB).ipynb,$(EXECUTED)),$(USUAL))
 # What an executed notebook depends on, besides its source. The recordings' journal is left out: a run writes it.
 INPUTS := $(wildcard params/stacks.yml params/$(PROFILE)/*.yml data/*.jsonl data/*.csv data/recordings/*.parquet)
 INPUTS += $(wildcard $(shell sed -n 's/^\(TASKS\|LIBRARY\|TRAJECTORIES\): *//p' params/$(PROFILE)/common.yml))
-INPUTS += $(filter-out helpers/site.py helpers/environment.py,$(wildcard helpers/*.py))
+INPUTS += $(filter-out helpers/reporting/site.py tests/environment.py,$(wildcard helpers/*.py helpers/*/*.py))
 
 # -- set-up -------------------------------------------------------------------------------------------
 # An active conda environment that has everything is used as it is; otherwise .venv, from the lock.
@@ -76,7 +76,7 @@ INPUTS += $(filter-out helpers/site.py helpers/environment.py,$(wildcard helpers
 
 CONDA_PYTHON := $(if $(CONDA_PREFIX),$(wildcard $(CONDA_PREFIX)/bin/python))
 ifneq ($(CONDA_PYTHON),)
-CONDA_FITS := $(shell '$(CONDA_PYTHON)' helpers/environment.py >/dev/null 2>&1 && echo yes)
+CONDA_FITS := $(shell '$(CONDA_PYTHON)' tests/environment.py >/dev/null 2>&1 && echo yes)
 endif
 ifeq ($(CONDA_FITS),yes)
 PY := $(CONDA_PYTHON)
@@ -117,8 +117,8 @@ PREPARED_smoke := outputs/smoke/data/.ready
 PREPARED_pubmedqa := outputs/pubmedqa/data/.ready
 PREPARED := $(or $(PREPARED_$(PROFILE)),$(if $(filter embedded,$(PROFILE)),,$(STATE)/views.ready))
 
-outputs/smoke/data/.ready: tests/simulate.py $(READY)
-	@mkdir -p $(@D) && $(PY) -m tests.simulate $(@D) && touch $@
+outputs/smoke/data/.ready: tests/rehearsal/simulate.py $(READY)
+	@mkdir -p $(@D) && $(PY) -m tests.rehearsal.simulate $(@D) && touch $@
 
 # Another file or another N makes the data again; traces that are there already are kept.
 ifeq ($(PROFILE),pubmedqa)
@@ -134,8 +134,8 @@ ifeq ($(PROFILE),pubmedqa)
 
 outputs/pubmedqa/data/.ready: .work/pubmedqa/source $(READY)
 	@mkdir -p $(@D) && touch $(@D)/views.jsonl
-	@read -r count path < $<; $(PY) -m helpers.pubmedqa "$$path" "$$count" $(@D)
-	@$(PY) -m helpers.executor pubmedqa freeze_traces --set "$$SET" --output outputs/pubmedqa/tools/freeze_traces.ipynb
+	@read -r count path < $<; $(PY) -m helpers.study.pubmedqa "$$path" "$$count" $(@D)
+	@$(PY) -m helpers.reporting.execute pubmedqa freeze_traces --set "$$SET" --output outputs/pubmedqa/tools/freeze_traces.ipynb
 	@touch $@
 endif
 
@@ -157,10 +157,10 @@ $(OTHER_SET): FORCE
 
 ONLY = $(if $(filter $*,$(NB)),--only)
 $(STATE)/%.set: | $(READY) $(STATE)
-	@[ -z "$$SET" ] || $(PY) -m helpers.params $(PROFILE) $* --set "$$SET" $(ONLY) >/dev/null
+	@[ -z "$$SET" ] || $(PY) -m helpers.reporting.params $(PROFILE) $* --set "$$SET" $(ONLY) >/dev/null
 	@printf '%s' "$$SET" > $@
 
-EXECUTE = $(PY) -m helpers.executor $(PROFILE) $* --set "$$SET" $(ONLY) --output $@
+EXECUTE = $(PY) -m helpers.reporting.execute $(PROFILE) $* --set "$$SET" $(ONLY) --output $@
 
 NEEDS = $(STATE)/%.set $(INPUTS) $(READY) $(PREPARED)
 $(EXECUTED): $(OUT)/%.ipynb: notebooks/%.ipynb $(NEEDS) | $(OUT)
@@ -173,8 +173,8 @@ $(EXECUTED_TOOLS): $(OUT)/tools/%.ipynb: notebooks/tools/%.ipynb $(NEEDS) | $(OU
 $(filter %/00_overview.ipynb,$(EXECUTED)): $(filter-out %/00_overview.ipynb,$(USUAL))
 $(filter %/00_overview.ipynb,$(EXECUTED)): $(wildcard $(OUT)/verify.json $(OUT)/coverage.csv)
 
-$(OUT)/index.html: $(CHOSEN) $(wildcard helpers/site.py) | $(READY)
-	@$(PY) -m helpers.site $(PROFILE)
+$(OUT)/index.html: $(CHOSEN) $(wildcard helpers/reporting/site.py) | $(READY)
+	@$(PY) -m helpers.reporting.site $(PROFILE)
 
 $(OUT) $(OUT)/tools $(STATE):
 	@mkdir -p $@
@@ -197,7 +197,7 @@ reproduce: $(GOAL) ## execute what is out of date and write the report (PROFILE,
 	@echo "The report is up to date: $<"
 
 report: $(READY) ## write the HTML pages from the notebooks that are executed already (PROFILE)
-	@$(PY) -m helpers.site $(PROFILE)
+	@$(PY) -m helpers.reporting.site $(PROFILE)
 
 REPORT := $(wildcard $(REPORTS:%=outputs/embedded/%.ipynb))
 test: $(READY) ## unit tests, then the committed report again, cell by cell (ARGS)
@@ -213,34 +213,34 @@ lab: $(READY) ## open the notebooks in JupyterLab
 	@$(PY) -m jupyter lab $(ARGS)
 
 freeze: $(READY) $(PREPARED) | $(OUT)/tools ## run the actor on tasks that have no frozen trajectory yet (PROFILE, SET)
-	@$(PY) -m helpers.executor $(PROFILE) freeze_traces --set "$$SET" --only --output $(OUT)/tools/freeze_traces.ipynb
+	@$(PY) -m helpers.reporting.execute $(PROFILE) freeze_traces --set "$$SET" --only --output $(OUT)/tools/freeze_traces.ipynb
 
 plan: $(READY) $(PREPARED) ## calls, tokens, money and time before anything is asked (PROFILE, N)
-	@$(PY) -m helpers.record plan --profile $(PROFILE) $(N:%=--first %) $(ARGS)
+	@$(PY) -m helpers.asking.record plan --profile $(PROFILE) $(N:%=--first %) $(ARGS)
 
 record: $(READY) $(PREPARED) ## ask the evaluators for what is not recorded; stop and go on at any time (PROFILE, N)
-	@$(PY) -m helpers.record run --profile $(PROFILE) $(N:%=--first %) $(ARGS)
+	@$(PY) -m helpers.asking.record run --profile $(PROFILE) $(N:%=--first %) $(ARGS)
 
 why: $(READY) $(PREPARED) ## why cells are not found: ARGS="--section components --trajectory traj-risk-03 --state 4" (PROFILE)
-	@$(PY) -m helpers.recordings why --profile $(PROFILE) $(ARGS)
+	@$(PY) -m helpers.asking.why why --profile $(PROFILE) $(ARGS)
 
 verify: $(READY) ## ask a sample of the recorded questions again and compare (PROFILE, N)
-	@$(PY) -m helpers.record verify --profile $(PROFILE) $(N:%=--count %) $(ARGS)
+	@$(PY) -m helpers.asking.record verify --profile $(PROFILE) $(N:%=--count %) $(ARGS)
 
 smoke: $(READY) ## the whole report in seconds on simulated data, against a loopback endpoint
 	@$(MAKE) --no-print-directory PROFILE=smoke $(PREPARED_smoke) && \
 	ASV_SMOKE_KEY=$$($(PY) -c 'import secrets; print(secrets.token_hex(16))') && export ASV_SMOKE_KEY && \
-	{ $(PY) -m helpers.endpoint --port 8808 --latency-ms 0 --answers outputs/smoke/data/answers.jsonl & server=$$!; \
+	{ $(PY) -m tests.rehearsal.endpoint --port 8808 --latency-ms 0 --answers outputs/smoke/data/answers.jsonl & server=$$!; \
 	  trap 'kill $$server 2>/dev/null' EXIT; sleep 2; kill -0 $$server && $(MAKE) --no-print-directory PROFILE=smoke reproduce; }
 
 probe: $(READY) ## one to three calls that show what an evaluator's endpoint can do (STACK)
-	@$(PY) -m helpers.probe $(STACK) $(ARGS)
+	@$(PY) -m helpers.asking.probe $(STACK) $(ARGS)
 
 model: $(READY) ## fetch and verify the model file of an embedded evaluator (STACK)
-	@$(PY) -m helpers.embedded fetch $(STACK)
+	@$(PY) -m helpers.asking.embedded fetch $(STACK)
 
 endpoint: $(READY) ## a loopback endpoint that misbehaves on demand, to rehearse a run for nothing (ARGS)
-	@$(PY) -m helpers.endpoint $(ARGS)
+	@$(PY) -m tests.rehearsal.endpoint $(ARGS)
 
 bench: $(READY) ## speed of acquisition and reduction, as ratios within one run (ARGS)
 	@$(PY) -m tests.benchmarks $(ARGS)

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.acquire import obtain
-from helpers.channels import direct, matched
-from helpers.endpoint import Endpoint
-from helpers.client import client_for
-from helpers.evaluator import Acquisition, missing_cells
-from helpers.plan import Study, add_keys, make_plan
-from helpers.recordings import Recordings
-from helpers.stacks import Stack
-from helpers.traces import STEPS, parse_trajectory
-from helpers.views import view_id
+from helpers.asking.acquire import obtain
+from helpers.asking.client import client_for
+from helpers.asking.recordings import Recordings
+from helpers.asking.run import Acquisition, missing_cells
+from helpers.channels.channels import direct, matched
+from helpers.channels.plan import Study, add_keys, make_plan
+from helpers.channels.stacks import Stack
+from helpers.channels.views import view_id
+from helpers.study.traces import STEPS, parse_trajectory
+from tests.rehearsal.endpoint import Endpoint
 
 KEY = "sk-planted/0123456789abcdefXYZ"
 KEY_VARIABLE = "ASV_TEST_KEY"

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
-from helpers.inference import METHODS, TrajectoryDraws, auc_draws, interval
+from helpers.measuring.inference import METHODS, TrajectoryDraws, auc_draws, interval
 
 STEPS = 11
 MEAN = np.array([0.3, -0.2])  # mean gain of the reference and the alternative channel, nats

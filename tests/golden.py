@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from helpers import sections
-from helpers.plan import cell_messages, load_study, request_body, request_key
-from helpers.stacks import load_stacks
-from helpers.traces import STEPS
-from helpers.views import GENERATED, quote, view_messages
+from helpers.channels import sections
+from helpers.channels.plan import cell_messages, load_study, request_body, request_key
+from helpers.channels.stacks import load_stacks
+from helpers.channels.views import GENERATED, quote, view_messages
+from helpers.study.traces import STEPS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = Path(__file__).with_name("golden.json")

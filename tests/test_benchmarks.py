@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from helpers.reducers import endpoint_margins
+from helpers.measuring.reducers import endpoint_margins
 from tests.benchmarks import Figure, acquisition, as_frame, reduction, trie
 from tests.benchmarks.__main__ import main
 

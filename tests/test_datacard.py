@@ -1,11 +1,11 @@
 """The data card's counts are those of the data."""
 
-from helpers import datacard
+from tests import datacard
 
 
 def test_the_counted_part_of_the_card_is_current():
     text = datacard.CARD.read_text(encoding="utf-8")
-    assert datacard.updated(text, datacard.counted()) == text, "run `python -m helpers.datacard`"
+    assert datacard.updated(text, datacard.counted()) == text, "run `python -m tests.datacard`"
 
 
 def test_only_the_counted_part_is_replaced():

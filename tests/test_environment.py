@@ -4,7 +4,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 
-from helpers import environment
+from tests import environment
 from tests.test_project import ROOT, exact, requirements
 
 

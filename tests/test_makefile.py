@@ -180,7 +180,7 @@ def test_a_tool_is_executed_beside_the_report(project):
 
 
 @pytest.mark.parametrize(
-    "changed", ["params/embedded/common.yml", "helpers/params.py", "data/views.jsonl", "notebooks/01_first.ipynb"]
+    "changed", ["params/embedded/common.yml", "helpers/reporting/params.py", "data/views.jsonl", "notebooks/01_first.ipynb"]
 )
 def test_what_a_notebook_is_made_from_makes_it_out_of_date(project, changed):
     (project / "data").mkdir()
@@ -226,12 +226,12 @@ def conda(folder, status):
 
 def test_an_active_conda_environment_that_has_everything_is_used_as_it_is(project):
     done = make(project, "-n", "plan", CONDA_PREFIX=conda(project, 0))
-    assert f"{project}/conda/bin/python -m helpers.record plan" in done.stdout
+    assert f"{project}/conda/bin/python -m helpers.asking.record plan" in done.stdout
 
 
 def test_an_active_conda_environment_that_lacks_something_is_left_alone(project):
     done = make(project, "-n", "plan", CONDA_PREFIX=conda(project, 1))
-    assert ".venv/bin/python -m helpers.record plan" in done.stdout and "conda/bin" not in done.stdout
+    assert ".venv/bin/python -m helpers.asking.record plan" in done.stdout and "conda/bin" not in done.stdout
 
 
 def test_pubmedqa_asks_for_its_file_and_says_when_it_is_not_there(project):

@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 from jupyter_client.manager import start_new_async_kernel
 
-from helpers.channels import direct, generated, matched, two_pass
-from helpers.endpoint import Endpoint, read_answers
-from helpers.executor import execute
-from helpers.params import ROOT, declared, merged, notebook_source
-from helpers.traces import RETRIEVE, STEPS, acquired_artifact
-from tests import simulate
+from helpers.channels.channels import direct, generated, matched, two_pass
+from helpers.reporting.execute import execute
+from helpers.reporting.params import ROOT, declared, merged, notebook_source
+from helpers.study.traces import RETRIEVE, STEPS, acquired_artifact
+from tests.rehearsal import simulate
+from tests.rehearsal.endpoint import Endpoint, read_answers
 
 SECTIONS = (
     "01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only",

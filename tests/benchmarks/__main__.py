@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from helpers.stacks import StackError
+from helpers.channels.stacks import StackError
 from tests.benchmarks import acquisition, as_frame, reduction, trie
 
 PARTS = ("acquisition", "second-run", "reduction", "bootstrap", "memory", "trie")

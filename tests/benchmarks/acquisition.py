@@ -10,21 +10,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers import sections
-from helpers.acquire import obtain
-from helpers.embedded import free_port
-from helpers.client import client_for
-from helpers.evaluator import Acquisition
-from helpers.plan import request_body
-from helpers.recordings import Recordings
-from helpers.stacks import Stack
+from helpers.asking.acquire import obtain
+from helpers.asking.client import client_for
+from helpers.asking.embedded import free_port
+from helpers.asking.recordings import Recordings
+from helpers.asking.run import Acquisition
+from helpers.channels import sections
+from helpers.channels.plan import request_body
+from helpers.channels.stacks import Stack
 from tests.benchmarks import Figure
-from tests.simulate import write_study
+from tests.rehearsal.simulate import write_study
 
 LATENCY_MS = 50
 IN_FLIGHT = 64
 KEY_VARIABLE = "ASV_BENCH_KEY"
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FILLER = "Cramp rose from 3 to 7 of 40 walkers within a year of follow-up. "
 
 
@@ -32,7 +32,7 @@ FILLER = "Cramp rose from 3 to 7 of 40 walkers within a year of follow-up. "
 def endpoint_process(latency_ms=LATENCY_MS):
     """The loopback endpoint in a process of its own; yields its base URL."""
     port = free_port()
-    command = [sys.executable, "-m", "helpers.endpoint", "--port", str(port), "--latency-ms", str(latency_ms)]
+    command = [sys.executable, "-m", "tests.rehearsal.endpoint", "--port", str(port), "--latency-ms", str(latency_ms)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         _wait_until_it_listens(port, process)

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from helpers import sections
-from helpers.inference import TrajectoryDraws, interval
-from helpers.plan import CELL
-from helpers.recordings import SCHEMA, Recordings
-from helpers.reducers import endpoint_margins
+from helpers.asking.recordings import SCHEMA, Recordings
+from helpers.channels import sections
+from helpers.channels.plan import CELL
+from helpers.measuring.inference import TrajectoryDraws, interval
+from helpers.measuring.reducers import endpoint_margins
 from tests.benchmarks import Figure
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CELLS_A_TRAJECTORY = 96  # of the global replay: 12 states, 2 channels, 4 layouts
 ALTERNATIVES = ["A", "B", "C", "D", " A", " B", " C", " D", *(f"word{i}" for i in range(12))]
 

@@ -8,12 +8,13 @@ import tempfile
 import urllib.request
 from dataclasses import replace
 
-from helpers import embedded, sections
-from helpers.client import client_for
-from helpers.evaluator import Acquisition, missing_cells
-from helpers.plan import add_keys, load_study
-from helpers.recordings import Recordings
-from helpers.stacks import load_stacks
+from helpers.asking import embedded
+from helpers.asking.client import client_for
+from helpers.asking.recordings import Recordings
+from helpers.asking.run import Acquisition, missing_cells
+from helpers.channels import sections
+from helpers.channels.plan import add_keys, load_study
+from helpers.channels.stacks import load_stacks
 from tests.benchmarks import Figure
 
 

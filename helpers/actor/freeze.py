@@ -1,0 +1,103 @@
+"""Run the actor on tasks and freeze what it did; its model's answers come from a file or from an endpoint."""
+
+import asyncio
+import time
+
+from tqdm import tqdm
+
+from helpers.actor.replay import NotAnswered, Remembered
+from helpers.actor.workflow import Workflow, freeze
+from helpers.asking import embedded
+from helpers.asking.acquire import check_mode
+from helpers.asking.budget import BudgetSpent
+from helpers.asking.client import Refused, RunStopped, Unusable, ask_again, client_for, parse_text
+from helpers.asking.generate import adding_to
+from helpers.study.files import read_jsonl
+
+
+class NotReached(Exception):
+    """The actor's model cannot be used: a wrong key, no network, an endpoint that stays down."""
+
+def answering(stack, client, budget=None):
+    """A function for other threads: ``(prompt, max_tokens) -> (text, usage)`` at temperature zero.
+
+    A request that the endpoint refuses raises RuntimeError, for which the actor has a fallback; an endpoint that
+    cannot be used raises NotReached, so that no run is frozen as if its model had had nothing to say, and a spent
+    budget RunStopped. Usage: prompt_tokens, completion_tokens and seconds, as far as the endpoint tells.
+    """
+    loop = asyncio.get_running_loop()
+
+    def answer(prompt, max_tokens):
+        body = {"model": stack.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens}
+        asking = ask_again(client, body | {"temperature": 0}, parse_text, price=stack.price, budget=budget)
+        start = time.monotonic()
+        try:
+            found = asyncio.run_coroutine_threadsafe(asking, loop).result()
+        except BudgetSpent as spent:
+            raise RunStopped(f"{stack.name}: {spent}; what was answered is kept.") from None
+        except Refused as refusal:
+            raise RuntimeError(str(refusal)) from None
+        except (Unusable, RunStopped) as fault:
+            raise NotReached(f"{stack.name}: {fault} Run again; what was frozen is kept.") from None
+        usage = {name: found[name] for name in ("prompt_tokens", "completion_tokens")}
+        told = usage if None not in usage.values() else {}
+        return found["text"], {"seconds": round(time.monotonic() - start, 3), **told}
+
+    return answer
+
+
+async def with_answers(run, path, stack, *, acquire="recorded", budget=None):
+    """``run(model)`` with a model that remembers its answers; a live run asks for those that are missing.
+
+    Parameters
+    ----------
+    run : callable taking a :class:`Remembered`; it is called again from the start when an answer was missing, and
+        what was answered by then is not asked again
+    path : file of the model's answers
+    stack : Stack, the actor's model
+    acquire : "recorded" raises NotAnswered where an answer is missing; "missing" and "fresh" ask for it
+    budget : Budget, optional; RunStopped when it is spent
+    """
+    check_mode(acquire)
+    try:
+        return run(Remembered(path))
+    except NotAnswered:
+        if acquire == "recorded":
+            raise
+    async with adding_to(path), client_for(stack) as client:
+        return await asyncio.to_thread(run, Remembered(path, answering(stack, client, budget)))
+
+
+async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, library, budget=None, progress=True):
+    """Run the workflow on every task that has no trajectory yet and append it; returns how many were run.
+
+    Parameters
+    ----------
+    tasks : list of task dicts
+    retriever : LibraryRetriever or PubMedRetriever
+    path : JSONL file of trajectories
+    stack : Stack, the actor's model
+    relevance : float, least relevance of an acquired document, in the retriever's unit
+    library : path of the library file, whose hash is kept in every row; None for live retrieval
+    budget : Budget, optional; RunStopped when it is spent
+
+    Notes
+    -----
+    Where every task has its trajectory, no model is started and no key is needed.
+    """
+    frozen = {row["task_id"] for row in read_jsonl(path, missing_ok=True)}
+    if frozen.issuperset(task["task_id"] for task in tasks):
+        return 0
+    async with adding_to(path), client_for(stack) as client:
+        answer = answering(stack, client, budget)
+        workflow = Workflow(retriever, lambda prompt, most: answer(prompt, most)[0], relevance=relevance)
+        actor = {"stack": stack.name, "relevance": relevance, "support": workflow.support}
+        actor["library_sha256"] = embedded.file_sha256(library) if library else None
+        steps = freeze(tasks, workflow, path, actor)
+        bar = tqdm(total=len(tasks), desc="freezing traces", unit="trajectory", disable=not progress)
+        count = 0
+        while (number := await asyncio.to_thread(next, steps, None)) is not None:
+            count = number
+            bar.update()
+        bar.close()
+    return count

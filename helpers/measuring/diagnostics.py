@@ -1,0 +1,269 @@
+"""Step diagnostics of the ASV paper's first version: belief movement, surprise, damage, flags and lost cues.
+
+Equation numbers are those of the first version. Arrays hold candidates on their last axis and layouts on the
+axis before it; NaN means missing and spreads.
+"""
+
+import difflib
+import json
+import re
+
+import numpy as np
+import pandas as pd
+from scipy.special import entr, rel_entr, softmax
+
+from helpers.channels.prompts import with_aliases
+from helpers.measuring.labels import NOT_RETURNED
+from helpers.measuring.reducers import competitor_margin, target_margin
+from helpers.study.files import DataError, read_jsonl
+from helpers.study.projection import state_slice
+from helpers.study.tasks import K
+from helpers.study.words import terms
+
+EPSILON = 1e-6  # smoothing of Equation 4
+KEPT = 0.5  # share of a sentence's own words that must be found again for it to count as kept
+CUE_LABELS = ("state damage", "compression loss", "neither")
+OWN_WORDS = 3  # fewest words of its own that make a sentence a cue
+
+
+# -- belief movement --------------------------------------------------------------------------------
+
+
+def beliefs(energies, scale=1.0):
+    """Belief over candidates, softmax(energies / scale); scale is the tau of the temperature probe.
+
+    Parameters
+    ----------
+    energies : (..., K) array, nats
+    """
+    return softmax(np.asarray(energies, float) / scale, axis=-1)
+
+
+def entropy_movement(before, after):
+    """Mean over layouts of H(before) - H(after), in nats (Equation 2). Beliefs are (..., B, K)."""
+    return (entr(before).sum(axis=-1) - entr(after).sum(axis=-1)).mean(axis=-1)
+
+
+def surprise(before, after, epsilon=EPSILON):
+    """Kullback-Leibler divergence of the after belief from the before belief, in nats (Equation 4).
+
+    Beliefs (..., B, K) are averaged over layouts, then mixed with the uniform belief, (1 - epsilon) p + epsilon / K:
+    the paper does not print its smoothing, and its largest surprise is above what adding epsilon to each p can give.
+    """
+    p, q = ((1 - epsilon) * b.mean(axis=-2) + epsilon / b.shape[-1] for b in map(np.asarray, (after, before)))
+    return rel_entr(p, q).sum(axis=-1)
+
+
+def crossings(before, after):
+    """Damage and repair: margins that leave the positive side, and that reach it; 0 or 1, NaN where missing."""
+    before, after = np.asarray(before, float), np.asarray(after, float)
+    gone = np.isnan(before + after)
+    damage = np.where(gone, np.nan, (before > 0) & (after <= 0))
+    return damage, np.where(gone, np.nan, (before <= 0) & (after > 0))
+
+
+# -- the evaluator's quality ------------------------------------------------------------------------
+
+
+def with_floor(values, reason, floor):
+    """Label log-probabilities with a configured floor score where an answered label was not returned.
+
+    Parameters
+    ----------
+    values : (n, K) array, nats; reason : (n,) array, both from ``reducers.read_cells``
+    floor : float, nats, or None to leave them missing
+
+    Returns
+    -------
+    values : (n, K) array; floored : (n,) array of int, labels of each cell that got the floor
+    """
+    absent = np.isnan(values) & (np.asarray(reason) == NOT_RETURNED)[:, None]
+    return (values if floor is None else np.where(absent, floor, values)), absent.sum(axis=1)
+
+
+_LABELS = re.compile(
+    r"\b(?i:option|choice|label|answer|candidate)\s+[A-D]\b|\b(?i:first|second|third|fourth)\s+(?i:option|choice)\b"
+    r"|\b(?i:option|choice|label|answer|candidate)[\"'*]*\s*[:=][\s\"'*]*[A-D]\b(?!\s+[a-z])"
+    r"|(?<!\w)(?:\"[A-D]\"|'[A-D]'|\*{1,2}[A-D]\*{1,2}|\([A-D][).:])(?=[\s:,.])|^[\s>*•-]*[A-D][).:]\s",
+    re.MULTILINE,
+)
+_GOLD = re.compile(
+    r"\b(?:gold(?:en)?\s+(?:label|answer|candidate)|ground[ -]truth|answer\s+key|correct\s+(?:answer|option|candidate)"
+    r"|reviewed\s+target|success\s+flag|final\s+score)\b",
+    re.IGNORECASE,
+)
+
+
+def label_leak(text):
+    """Whether a rationale names a physical option label."""
+    return bool(_LABELS.search(text))
+
+
+def gold_leak(text):
+    """Whether a rationale speaks of a gold label, an answer key, a correct answer or a score."""
+    return bool(_GOLD.search(text))
+
+
+def candidate_coverage(text, task=None):
+    """Share of the candidates that a rationale names, as CANDIDATE_01, as it writes it (Candidate 1) or by stored id."""
+    text = text if task is None else with_aliases(text, task)
+    return sum(bool(re.search(rf"candidate[ _-]?0?{i}(?!\d)", text, re.IGNORECASE)) for i in range(1, K + 1)) / K
+
+
+# -- where the cue is lost --------------------------------------------------------------------------
+
+
+def _texts(value):
+    if isinstance(value, str):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in items for text in _texts(item)]
+
+
+def cue_spans(state_text, task):
+    """Sentences of a projected state's evidence that say something of their own, as sets of words.
+
+    A word is the sentence's own when neither the question nor a candidate holds it; a sentence with fewer than
+    three of them carries no cue, for it only repeats what every prompt shows.
+    """
+    shown = set(terms(" ".join([task["question"], *(c["text"] for c in task["candidates"])])))
+    texts = _texts(json.loads(state_slice(state_text, "evidence")))
+    sentences = [s for text in texts for s in re.split(r"(?<=[.!?;])\s+", text)]
+    own = [frozenset(terms(s)) - shown for s in sentences]
+    return [words for words in dict.fromkeys(own) if len(words) >= OWN_WORDS]
+
+
+def kept(spans, text):
+    """Share of cue spans of which at least half of the own words stand in a text; NaN without a span."""
+    words = set(terms(text))
+    return float(np.mean([len(span & words) >= KEPT * len(span) for span in spans])) if spans else np.nan
+
+
+def cue_loss(before_text, after_text, rationale, task):
+    """Where a transition's rationale loses the cue: a rule, not a judgement.
+
+    ``state damage``: the after-state keeps less than half of the before-state's cue sentences.
+    ``compression loss``: the after-state has cue sentences and its rationale keeps less than half of them.
+    ``neither``: anything else, also where there is no evidence yet.
+
+    Returns
+    -------
+    dict: label, spans (cue sentences of the after-state), in_state, in_rationale (shares kept)
+    """
+    spans = cue_spans(after_text, task)
+    in_state, in_rationale = kept(cue_spans(before_text, task), after_text), kept(spans, rationale)
+    label = "state damage" if in_state < KEPT else "compression loss" if in_rationale < KEPT else "neither"
+    return {"label": label, "spans": len(spans), "in_state": in_state, "in_rationale": in_rationale}
+
+
+# -- one row a transition ---------------------------------------------------------------------------
+
+
+def step_table(ends, energies, study, scale=1.0):
+    """Every diagnostic of every transition under one channel.
+
+    Parameters
+    ----------
+    ends : DataFrame of endpoints of one channel and one wave; energies : (m, B, K) array, nats
+        Both from ``reducers.endpoint_energies``; layout 0 comes first.
+    study : Study, for the reviewed targets
+    scale : float, temperature scale of the beliefs
+
+    Returns
+    -------
+    DataFrame indexed by (trajectory_id, step), in nats: ``gain_b1``, ``gain_b4`` (Equation 3, strongest
+    competitor; the fixed layout, and the mean over layouts), ``rest_b4`` (the same against all others together),
+    ``before``, ``after`` (margins of the fixed layout), ``entropy``, ``surprise`` (fixed layout), ``entropy_b4``,
+    ``surprise_b4`` (all layouts), ``damage``, ``repair``; and ``top_before``, ``top_after``, the largest belief of
+    the fixed layout.
+    """
+    names, states = ends["trajectory_id"].unique(), np.sort(ends["state"].unique())
+    place = pd.Series(np.arange(len(ends)), index=pd.MultiIndex.from_frame(ends[["trajectory_id", "state"]]))
+    steps = pd.MultiIndex.from_product([names, states[1:]], names=["trajectory_id", "step"])
+    cube = np.concatenate([energies, np.full((1, *energies.shape[1:]), np.nan)])  # last: an endpoint not planned
+
+    def at(step):
+        ends_at = pd.MultiIndex.from_arrays([steps.get_level_values(0), step])
+        return cube[place.reindex(ends_at).fillna(-1).astype(int)]
+
+    number = steps.get_level_values("step")
+    before, after = at(number - 1), at(number)
+    target = np.array([study.target(name) for name in steps.get_level_values(0)])[:, None]
+    near = [competitor_margin(x, np.repeat(target, x.shape[1], axis=1)) for x in (before, after)]
+    rest = [target_margin(x, np.repeat(target, x.shape[1], axis=1)) for x in (before, after)]
+    p, q = beliefs(before, scale), beliefs(after, scale)
+    damage, repair = crossings(near[0][:, 0], near[1][:, 0])
+    columns = {
+        "gain_b1": near[1][:, 0] - near[0][:, 0],
+        "gain_b4": (near[1] - near[0]).mean(axis=1),
+        "rest_b4": (rest[1] - rest[0]).mean(axis=1),
+        "before": near[0][:, 0],
+        "after": near[1][:, 0],
+        "entropy": entropy_movement(p[:, :1], q[:, :1]),
+        "surprise": surprise(p[:, :1], q[:, :1]),
+        "entropy_b4": entropy_movement(p, q),
+        "surprise_b4": surprise(p, q),
+        "damage": damage,
+        "repair": repair,
+        "top_before": p[:, 0].max(axis=-1),
+        "top_after": q[:, 0].max(axis=-1),
+    }
+    return pd.DataFrame(columns, index=steps)
+
+
+def flags(study, kind):
+    """Quality flags of every frozen rationale of a kind, one row a (trajectory_id, state).
+
+    Returns
+    -------
+    DataFrame: label_leak, gold_leak (bool), coverage (share of candidates named)
+    """
+    rows = {}
+    for name in study.trajectories:
+        for state in range(len(study.states[name])):
+            text = study.view(name, state, kind)
+            if text is not None:
+                rows[name, state] = {"label_leak": label_leak(text), "gold_leak": gold_leak(text),
+                                     "coverage": candidate_coverage(text, study.task(name))}  # fmt: skip
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["label_leak", "gold_leak", "coverage"])
+    frame.index = pd.MultiIndex.from_tuples(rows or [], names=["trajectory_id", "state"])
+    return frame
+
+
+def state_difference(before_text, after_text):
+    """Lines of a projected state that a step removed (``- ``) and added (``+ ``), in order."""
+    lines = difflib.ndiff(before_text.splitlines(), after_text.splitlines())
+    return [line for line in lines if line[:2] in ("- ", "+ ")]
+
+
+def check_cues(labels, study, kind="rationale-128"):
+    """The rule beside the hand for every labelled transition of a study whose after-state has a frozen rationale.
+
+    Parameters
+    ----------
+    labels : DataFrame from :func:`read_cue_labels`
+
+    Returns
+    -------
+    DataFrame: trajectory_id, step, rule, hand (labels)
+    """
+    rows = []
+    for row in labels.itertuples(index=False):
+        rationale = row.trajectory_id in study.trajectories and study.view(row.trajectory_id, row.step, kind)
+        if rationale:
+            texts = [study.states[row.trajectory_id][s] for s in (row.step - 1, row.step)]
+            found = cue_loss(*texts, rationale, study.task(row.trajectory_id))
+            rows.append((row.trajectory_id, row.step, found["label"], row.label))
+    return pd.DataFrame(rows, columns=["trajectory_id", "step", "rule", "hand"])
+
+
+def read_cue_labels(path):
+    """Hand labels of lost cues as a DataFrame (trajectory_id, step, label); empty without a file.
+
+    DataError names a row that lacks a field or holds an unknown label.
+    """
+    rows = read_jsonl(path, missing_ok=True)
+    for number, row in enumerate(rows, start=1):
+        if not {"trajectory_id", "step"} <= set(row) or row.get("label") not in CUE_LABELS:
+            raise DataError(f"{path}, line {number}: needs trajectory_id, step and a label of {', '.join(CUE_LABELS)}.")
+    return pd.DataFrame(rows, columns=["trajectory_id", "step", "label"])

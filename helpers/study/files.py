@@ -1,0 +1,85 @@
+"""JSON Lines files: read strictly, written in one step or appended durably."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+
+class DataError(ValueError):
+    """A frozen input is unusable. The message names the file, the line or id, and what to do."""
+
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may leave half a character behind
+
+
+def _encodable(row):
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_jsonl(path, *, missing_ok=False):
+    """Rows of a JSON Lines file as a list of dicts; DataError names the broken line.
+
+    A file that is not there is an error too, or holds no rows where it ``missing_ok``.
+    """
+    path = Path(path)
+    if missing_ok and not path.exists():
+        return []
+    if not path.exists():
+        raise DataError(f"{path}: no such file. Check the path in params/, or restore it from the repository.")
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # a byte order mark is no part of the text
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text (byte {error.start}). Save the file as UTF-8.") from None
+    rows = []
+    # Not splitlines(): that also cuts at U+2028 and U+0085, which may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{path}, line {number}: not valid JSON ({error.msg} at column {error.colno}). "
+                "Repair or remove that line."
+            ) from None
+        except (ValueError, RecursionError):
+            raise DataError(f"{path}, line {number}: holds a number too long or a nesting too deep to be read.") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}.")
+        if _HALF_CHARACTER.search(line) and not _encodable(row):
+            raise DataError(f"{path}, line {number}: holds half of a surrogate pair, a character that was cut; repair it.")
+        rows.append(row)
+    return rows
+
+
+def write_jsonl(path, rows):
+    """Write dicts as JSON Lines, UTF-8, one row a line, replacing the file in one step."""
+    path = Path(path)
+    partial = path.with_suffix(path.suffix + ".partial")
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def append_jsonl(path, row):
+    """Append one JSON line, on disk when this returns; a last line without its line end gets one first.
+
+    Where the disk takes only a part of it, the file is left as it was and the OSError is raised.
+    """
+    line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+    with Path(path).open("ab+", buffering=0) as out:
+        size = out.seek(0, os.SEEK_END)
+        if size:
+            out.seek(-1, os.SEEK_END)
+            line = line if out.read(1) == b"\n" else b"\n" + line
+        try:
+            while line:
+                line = line[out.write(line) :]
+            os.fsync(out.fileno())
+        except OSError:
+            os.ftruncate(out.fileno(), size)
+            raise

@@ -1,0 +1,97 @@
+"""Tasks and a library straight from a PubMedQA file that the user points to.
+
+``python -m helpers.study.pubmedqa FILE N FOLDER`` writes ``tasks.jsonl`` (the first N questions by a fixed hash) and
+``library.jsonl`` (every abstract of the file, without its conclusion). The file's own texts are used, so the
+result belongs in an output folder and is not part of the project.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from helpers.study.files import DataError, write_jsonl
+from helpers.study.tasks import FALLBACK, validate_library, validate_tasks
+
+# The expert decision, as the four candidates that every question gets.
+CANDIDATES = (
+    ("answer-a", "yes", "Yes, the study's findings support it."),
+    ("answer-b", "no", "No, the study's findings speak against it."),
+    ("answer-c", "maybe", "The study's findings are mixed and point both ways."),
+    (FALLBACK, None, "The available evidence is insufficient to tell."),
+)
+
+
+def read_pubmedqa(path):
+    """Records of a PubMedQA file as ``{pmid: record}``; DataError when it is something else."""
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file. Give the path of pqal_dev.json or ori_pqal.json as PUBMEDQA=….")
+    try:
+        records = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: not valid JSON ({str(error)[:80]}); download it again.") from None
+    needed = {"QUESTION", "CONTEXTS", "final_decision"}
+    if not isinstance(records, dict) or not all(isinstance(r, dict) and needed <= set(r) for r in records.values()):
+        raise DataError(f"{path}: not a labelled PubMedQA file; each record needs {', '.join(sorted(needed))}.")
+    return records
+
+
+def make_task(pmid, record):
+    """One question as a task; the expert decision is the target."""
+    target = next(i for i, decision, _ in CANDIDATES if decision == record["final_decision"])
+    return {
+        "task_id": f"pubmedqa-{pmid}",
+        "family": "intervention",
+        "question": " ".join(record["QUESTION"].split()),
+        "candidates": [{"candidate_id": i, "text": text} for i, _, text in CANDIDATES],
+        "target": target,
+        "source": {"pmid": pmid, "label": record["final_decision"], "year": _year(record)},
+    }
+
+
+def make_document(pmid, record):
+    """One abstract as a library entry; PubMedQA keeps the conclusion apart, so it is not in it."""
+    text = " ".join(" ".join(record["CONTEXTS"]).split())
+    return {"doc_id": f"pmid:{pmid}", "year": _year(record) or "not stated", "design": "abstract", "summary": text}
+
+
+def _year(record):
+    year = str(record.get("YEAR") or "")
+    return int(year) if year.isdigit() else None
+
+
+def build(path, count, folder):
+    """Write tasks and library of the first ``count`` questions by hash; returns the tasks."""
+    records = read_pubmedqa(path)
+    if not 1 <= count <= len(records):
+        raise DataError(f"N={count}: the file has {len(records)} questions; choose a number from 1 to {len(records)}.")
+    ordered = sorted(records, key=lambda pmid: hashlib.sha256(pmid.encode()).hexdigest())
+    tasks = validate_tasks([make_task(p, records[p]) for p in ordered[:count]])
+    library = [make_document(p, r) for p, r in sorted(records.items()) if r["CONTEXTS"]]
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_jsonl(folder / "tasks.jsonl", tasks)
+    write_jsonl(folder / "library.jsonl", validate_library(library))
+    return tasks
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m helpers.study.pubmedqa", description=__doc__)
+    parser.add_argument("file")
+    parser.add_argument("count", type=int)
+    parser.add_argument("folder")
+    options = parser.parse_args(arguments)
+    try:
+        tasks = build(options.file, options.count, options.folder)
+    except (DataError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.folder}: {len(tasks)} tasks from {options.file}. Traces, views and scores take about "
+          f"{len(tasks) * 8} minutes on two cores; a stopped run goes on where it was.")  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
