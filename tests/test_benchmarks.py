@@ -5,6 +5,7 @@ import math
 import pandas as pd
 import pytest
 
+from helpers.measuring.cells import read_cells
 from helpers.measuring.reducers import endpoint_margins
 from tests.benchmarks import Figure, acquisition, as_frame, reduction, trie
 from tests.benchmarks.__main__ import main
@@ -47,7 +48,7 @@ def test_made_up_recordings_are_complete_and_reduce():
     names = [f.name for f in reduction.load_and_reduce(150)]
     assert names[0] == "load and reduce 192 recorded cells"
     study = type("Fixed", (), {"target": staticmethod(lambda name: 2)})
-    assert endpoint_margins(plan, study, table)["complete"].all()
+    assert endpoint_margins(read_cells(plan, table), study)["complete"].all()
 
 
 def test_the_bootstrap_figures_have_their_goals():

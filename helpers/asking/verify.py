@@ -11,7 +11,8 @@ from helpers.asking.recordings import Recordings
 from helpers.asking.run import Acquisition, missing_cells
 from helpers.channels import sections
 from helpers.channels.plan import add_keys, short_hash
-from helpers.measuring.reducers import endpoint_margins, read_cells
+from helpers.measuring.cells import read_cells
+from helpers.measuring.reducers import endpoint_margins
 from helpers.study.files import DataError
 
 
@@ -57,11 +58,11 @@ def draw_transitions(plan, count):
 
 def compare(sample, study, recorded, fresh):
     """How far two recordings of the same cells lie apart."""
-    old, new = read_cells(sample, recorded)[0], read_cells(sample, fresh)[0]
-    apart = np.abs(old - new)
+    cells = [read_cells(sample, table) for table in (recorded, fresh)]
+    apart = np.abs(cells[0].values - cells[1].values)
     gains = []
-    for table in (recorded, fresh):
-        ends = endpoint_margins(sample, study, table).set_index(["trajectory_id", "template", "state"])["margin"]
+    for part in cells:
+        ends = endpoint_margins(part, study).set_index(["trajectory_id", "template", "state"])["margin"]
         gains.append((ends - ends.rename(lambda state: state + 1, level="state")).dropna())
     both = pd.concat(gains, axis=1, join="inner").to_numpy()
     agree = np.sign(both[:, 0]) == np.sign(both[:, 1])

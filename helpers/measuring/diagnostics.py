@@ -7,6 +7,7 @@ axis before it; NaN means missing and spreads.
 import difflib
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -65,20 +66,16 @@ def crossings(before, after):
 # -- the evaluator's quality ------------------------------------------------------------------------
 
 
-def with_floor(values, reason, floor):
-    """Label log-probabilities with a configured floor score where an answered label was not returned.
-
-    Parameters
-    ----------
-    values : (n, K) array, nats; reason : (n,) array, both from ``reducers.read_cells``
-    floor : float, nats, or None to leave them missing
+def with_floor(cells, floor):
+    """Cells with a configured floor score (nats; None leaves them missing) where an answered label was not returned.
 
     Returns
     -------
-    values : (n, K) array; floored : (n,) array of int, labels of each cell that got the floor
+    Cells, and an (n,) array of int: how many labels of each cell the floor stands in for
     """
-    absent = np.isnan(values) & (np.asarray(reason) == NOT_RETURNED)[:, None]
-    return (values if floor is None else np.where(absent, floor, values)), absent.sum(axis=1)
+    absent = np.isnan(cells.values) & (cells.reason == NOT_RETURNED)[:, None]
+    values = cells.values if floor is None else np.where(absent, floor, cells.values)
+    return replace(cells, values=values), absent.sum(axis=1)
 
 
 _LABELS = re.compile(

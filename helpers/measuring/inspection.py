@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from helpers.measuring.cells import lookup
 from helpers.measuring.labels import BINARY_LABELS, JOINT_LABELS, read_labels
-from helpers.measuring.reducers import lookup, transition_gains
+from helpers.measuring.reducers import transition_gains
 from helpers.study.files import DataError
 from helpers.study.traces import STEPS
 

@@ -8,20 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 from scipy.special import softmax
 from scipy.stats import trim_mean
 
 from helpers.channels.plan import CELL, LAYOUTS
-from helpers.measuring.labels import (
-    ANOTHER_MODEL,
-    BINARY_LABELS,
-    JOINT_LABELS,
-    NO_LOGPROBS,
-    NOT_RETURNED,
-    SENTINEL,
-    label_matrix,
-)
 from helpers.study.tasks import K
 
 ENDPOINT = tuple(name for name in CELL if name not in ("layout", "assessed"))
@@ -272,68 +262,22 @@ def trimmed_mean(values, share=0.1):
 # -- from recordings to endpoint margins -------------------------------------------------------------
 
 
-def read_cells(plan, table):
-    """What each planned cell's recording says, as arrays.
-
-    Parameters
-    ----------
-    plan : DataFrame with ``key`` and the cell columns
-    table : Arrow table of recordings, sorted by key
-
-    Returns
-    -------
-    values : (n, 4) array, nats
-        Joint rows: labels A … D. Binary rows: Yes, No, NaN, NaN. NaN where missing.
-    reason : (n,) array of object
-        Why a cell is incomplete, else None.
-    mass : (n,) array, probability of the labels together
-    """
-    found = lookup(plan, table)
-    values = np.full((len(plan), K), np.nan)
-    mass = np.full(len(plan), np.nan)
-    reason = np.full(len(plan), None, dtype=object)
-    reason[found < 0] = "not recorded"
-    reason[(found < 0) & plan["key"].isna().to_numpy()] = "view not frozen"
-    binary = (plan["readout"] == "binary").to_numpy()
-    for labels, rows in ((JOINT_LABELS, ~binary), (BINARY_LABELS, binary)):
-        rows = np.flatnonzero(rows & (found >= 0))
-        if not len(rows):
-            continue
-        part = table.take(found[rows]).combine_chunks()
-        tokens, logprobs = (part[c].combine_chunks() for c in ("tokens", "logprobs"))
-        read, sentinel, label_mass = label_matrix(tokens, logprobs, labels)
-        if "unread" in part.column_names:
-            other = pc.fill_null(pc.starts_with(part["unread"], ANOTHER_MODEL), False).to_numpy(zero_copy_only=False)
-            reason[rows[other]] = ANOTHER_MODEL
-        values[rows[:, None], np.arange(len(labels))] = read
-        mass[rows] = label_mass
-        gone = np.isnan(read).any(axis=1) & (reason[rows] == None)  # noqa: E711 - an array of objects
-        why = np.where(sentinel.any(axis=1), SENTINEL, NOT_RETURNED)
-        why = np.where(np.isnan(label_mass), NO_LOGPROBS, why)
-        reason[rows[gone]] = why[gone]
-    return values, reason, mass
-
-
-def candidate_gaps(plan, table):
+def candidate_gaps(cells):
     """Pairwise gaps between candidates within each joint cell, (n, K(K-1)/2) array, nats."""
-    energies = align_labels(read_cells(plan, table)[0], plan["layout"].to_numpy())
+    energies = align_labels(cells.values, cells.plan["layout"].to_numpy())
     first, second = np.triu_indices(K, 1)
     return energies[:, first] - energies[:, second]
 
 
-def endpoint_energies(plan, values):
-    """Candidate energies of every (trajectory, state, channel, wave), layout by layout.
-
-    Parameters
-    ----------
-    plan : DataFrame, one row a cell
-    values : (n, 4) array, nats, from :func:`read_cells`
+def endpoint_energies(cells):
+    """Candidate energies of every (trajectory, state, channel, wave) of :class:`Cells`, layout by layout.
 
     Returns
     -------
     ends : DataFrame of m endpoints in the order of the plan
     energies : (m, S, K) array, nats; layouts in ascending order, candidates by identity; NaN where missing
     """
+    plan, values = cells.plan, cells.values
     groups = plan.groupby(list(ENDPOINT), sort=False, dropna=False)
     number = groups.ngroup().to_numpy()
     ends = plan.loc[~plan.duplicated(list(ENDPOINT)), list(ENDPOINT)].reset_index(drop=True)
@@ -348,14 +292,14 @@ def endpoint_energies(plan, values):
     return ends, energies
 
 
-def endpoint_margins(plan, study, table, *, tau=1.0):
+def endpoint_margins(cells, study, tau=1.0):
     """One row per (trajectory, state, channel, wave): its target margin and what it rests on.
 
     Parameters
     ----------
-    plan : DataFrame with keys (see ``plan.add_keys``)
+    cells : Cells
     study : Study, for the reviewed targets
-    table : Arrow table of recordings
+    tau : float, as in :func:`layout_reduction`
 
     Returns
     -------
@@ -363,8 +307,8 @@ def endpoint_margins(plan, study, table, *, tau=1.0):
         ``margin`` (nats; layouts reduced first), ``layout_0`` … ``layout_3`` (nats; margin of one layout
         alone), ``energy_0`` … ``energy_3`` (nats; reduced candidate energies), ``complete``.
     """
-    ends, energies = endpoint_energies(plan, read_cells(plan, table)[0])
-    layouts = np.sort(plan["layout"].unique())
+    ends, energies = endpoint_energies(cells)
+    layouts = np.sort(cells.plan["layout"].unique())
     target = np.array([study.target(name) for name in ends["trajectory_id"]], dtype=int)
     reduced = layout_reduction(energies, tau)
     margins = target_margin(tau * energies, np.repeat(target[:, None], len(layouts), axis=1))
@@ -375,12 +319,12 @@ def endpoint_margins(plan, study, table, *, tau=1.0):
     return ends.assign(complete=ends["margin"].notna())
 
 
-def state_beliefs(plan, study, table, *, tau=1.0):
+def state_beliefs(cells, study, tau=1.0):
     """Beliefs over the candidates at every state of the complete trajectories, averaged over layouts.
 
     Parameters
     ----------
-    plan : keyed DataFrame of one channel and one wave
+    cells : Cells of one channel and one wave
     tau : float, as in :func:`layout_reduction`
 
     Returns
@@ -389,7 +333,7 @@ def state_beliefs(plan, study, table, *, tau=1.0):
     beliefs : (m, K) array, probabilities
     target : (m,) array of int, position of the reviewed target
     """
-    ends, energies = endpoint_energies(plan, read_cells(plan, table)[0])
+    ends, energies = endpoint_energies(cells)
     beliefs = softmax(tau * energies, axis=-1).mean(axis=1)
     whole = pd.Series(~np.isnan(beliefs).any(axis=1)).groupby(ends["trajectory_id"].to_numpy()).transform("all").to_numpy(bool)
     ends, beliefs = ends[whole].reset_index(drop=True), beliefs[whole]
@@ -418,15 +362,16 @@ def view_interactions(margins, states):
     return pd.DataFrame(out, index=wide.index)
 
 
-def without_begun(plan, table, least=0.5):
-    """The plan without trajectories of which no more than the share ``least`` of the planned cells is recorded.
+def without_begun(cells, least=0.5):
+    """The cells without trajectories of which no more than the share ``least`` of the planned cells is recorded.
 
     A recording may have been stopped, and sections share cells: such a trajectory would come in with the few
     transitions that happen to be there. This is decided by what was asked, not by any answer; of the trajectories
     that stay a transition counts when its own cells are complete.
     """
-    recorded = plan["key"].isin(table["key"].to_pylist()).groupby(plan["trajectory_id"]).mean()
-    return plan[plan["trajectory_id"].isin(recorded.index[recorded > least])].reset_index(drop=True)
+    names = cells.plan["trajectory_id"]
+    recorded = pd.Series(cells.answered).groupby(names).mean()
+    return cells.where(names.isin(recorded.index[recorded > least]))
 
 
 def transition_gains(margins, *, column="margin", by):
@@ -463,19 +408,3 @@ def transition_gains(margins, *, column="margin", by):
     gains = wide.groupby(level="trajectory_id", sort=False).diff()
     first = gains.index.get_level_values("state") == margins["state"].min()
     return gains[~first].rename_axis(["trajectory_id", "step"])
-
-
-def lookup(plan, table):
-    """Row of each planned cell in a recordings table, -1 where it is not recorded.
-
-    Parameters
-    ----------
-    plan : DataFrame with a ``key`` column
-    table : Arrow table of recordings
-
-    Returns
-    -------
-    (n,) array of int
-    """
-    position = pd.Series(np.arange(table.num_rows), index=table["key"].to_pylist())
-    return position.reindex(plan["key"]).fillna(-1).astype(int).to_numpy()

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
+from helpers.measuring.cells import channel_names
 from helpers.measuring.inference import METHODS, interval
-from helpers.measuring.reducers import latin_square_shares, read_cells
+from helpers.measuring.reducers import endpoint_energies, latin_square_shares
 from helpers.reporting.params import ROOT
-from helpers.study.files import DataError
 
 COLUMNS = (
     "id", "quantity", "cohort", "n_trajectories", "n_transitions", "estimate", "low", "high", "level", "unit",
@@ -129,72 +129,18 @@ class Results:
         return self.readable()
 
 
-def completeness(plan, table, *, may_be_empty=False):
-    """Planned, returned and complete cells per channel, and why the others are missing.
-
-    DataError where nothing at all was answered, unless ``may_be_empty``: the section has nothing to go on with.
-    """
-    values, reason, mass = read_cells(plan, table)
-    wanted = np.where((plan["readout"] == "binary").to_numpy(), 2, values.shape[1])
-    returned = np.isfinite(values).sum(axis=1)
-    answered = ~np.isin(reason.astype(str), ["not recorded", "view not frozen"])
-    if not (answered.any() or may_be_empty):
-        why = ", ".join(f"{count:,} {what}" for what, count in pd.Series(reason).value_counts().items())
-        raise DataError(
-            f"nothing of this section is recorded for {' and '.join(plan['stack'].unique())}: of {len(plan):,} cells {why}; "
-            'ACQUIRE = "missing" asks for them.'
-        )
-    frame = pd.DataFrame(
-        {
-            "channel": channel_names(plan),
-            "planned": 1,
-            "answered": answered,
-            "complete": reason == None,  # noqa: E711 - an array of objects
-            "labels": np.where(answered, wanted, 0),
-            "returned": np.where(answered, returned, 0),
-            "mass": mass,
-        }
-    )
-    groups = frame.groupby("channel", sort=False)
-    out = groups[["planned", "answered", "complete"]].sum()
-    with np.errstate(invalid="ignore"):
-        out["label coverage"] = groups["returned"].sum() / groups["labels"].sum()
-    out["label mass (mean)"] = groups["mass"].mean()
-    out["label mass (least)"] = groups["mass"].min()
-    why = pd.Series(reason, index=frame["channel"]).dropna().groupby(level=0, sort=False).value_counts()
-    out["missing because"] = [
-        "; ".join(f"{w}: {n}" for w, n in why[name].items()) if name in why.index.get_level_values(0) else "–"
-        for name in out.index
-    ]
-    return out
-
-
-def what_is_followed(results, prefix, ends, energies):
+def what_is_followed(results, prefix, cells):
     """Mean shares of the log-probabilities' spread that follow candidate, letter and neither, by channel.
 
     Adds the rows ``<prefix>.follows_candidate`` and ``<prefix>.follows_letter``; see ``reducers.latin_square_shares``.
-
-    Parameters
-    ----------
-    results : Results
-    ends, energies : from ``reducers.endpoint_energies``
     """
+    ends, energies = endpoint_energies(cells)
     shares = pd.DataFrame(latin_square_shares(energies), columns=["candidate", "letter", "rest"])
     count = ends.loc[shares["letter"].notna(), "trajectory_id"].nunique()
     for part in ("candidate", "letter"):
         results.add(f"{prefix}.follows_{part}", shares[part].mean(), cohort="complete endpoints, all channels", n=count,
                     unit="proportion", quantity=f"share of the spread that follows the {part}")  # fmt: skip
     return shares.groupby(channel_names(ends), sort=False).mean()
-
-
-def channel_names(plan):
-    """A short, unique name of each planned cell's channel, as an array."""
-    fields = ["template", "view", "authority", "source_order", "readout", "stack", "view_state", "slice"]
-    shown = [f for f in fields if plan[f].nunique(dropna=False) > 1 or f in ("template", "view")]
-    parts = plan[shown].astype("string")
-    if "view_state" in shown:
-        parts["view_state"] = ("view of state " + plan["view_state"].astype("Int64").astype("string")).fillna("view of its own state")
-    return np.array([" · ".join(row) for row in parts.fillna("–").itertuples(index=False)], dtype=object)
 
 
 # -- numbers in words -------------------------------------------------------------------------------

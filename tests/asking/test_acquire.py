@@ -16,7 +16,7 @@ from helpers.asking.recordings import Recordings
 from helpers.asking.run import missing_cells
 from helpers.channels.plan import add_keys
 from helpers.channels.stacks import StackError
-from helpers.measuring.reducers import lookup
+from helpers.measuring.cells import lookup
 from tests.conftest import (
     KEY,
     KEY_VARIABLE,

@@ -18,7 +18,8 @@ from helpers.asking.why import stats
 from helpers.channels import sections
 from helpers.channels.plan import add_keys
 from helpers.channels.stacks import load_stacks
-from helpers.measuring.reducers import endpoint_margins, lookup, read_cells, transition_gains
+from helpers.measuring.cells import lookup, read_cells
+from helpers.measuring.reducers import endpoint_margins, transition_gains
 from helpers.reporting.params import ROOT
 from tests.conftest import tiny_study
 from tests.rehearsal.endpoint import LASTING, PASSING, Endpoint
@@ -82,7 +83,7 @@ def distinct(study, stacks):
 def gains_of(found, study):
     """Gains of each section, one column a channel and stack."""
     by = ["template", "view", "authority", "readout", "stack"]
-    gains = {n: transition_gains(endpoint_margins(plan, study, table), by=by) for n, (plan, table) in found.items()}
+    gains = {n: transition_gains(endpoint_margins(read_cells(*pair), study), by=by) for n, pair in found.items()}
     asked = {n: plan[by].drop_duplicates() for n, (plan, _) in found.items()}
     return {n: g[list(asked[n].itertuples(index=False, name=None))] for n, g in gains.items()}
 
@@ -118,7 +119,8 @@ def test_both_shapes_of_answer_are_read_alike(servers, tmp_path):
     study = tiny_study()
     stacks, _ = servers()
     plan, table = ask_all(stacks, study, tmp_path)["05_bridge"]
-    values, reason, mass = read_cells(plan, table)
+    cells = read_cells(plan, table)
+    values, reason, mass = cells.values, cells.reason, cells.mass
     binary, second = (plan["readout"] == "binary").to_numpy(), (plan["stack"] == "gpt-4o").to_numpy()
     for rows in (binary & second, binary & ~second, ~binary & second, ~binary & ~second):
         assert rows.any() and np.isfinite(values[rows][:, :2]).all() and (mass[rows] > 0.5).all()
@@ -132,7 +134,8 @@ def test_faults_that_stay_leave_cells_missing_with_a_reason_and_the_rest_whole(s
     found = ask_all(stacks, study, tmp_path)
     reasons = set()
     for plan, table in found.values():
-        values, reason, _ = read_cells(plan, table)
+        cells = read_cells(plan, table)
+        values, reason = cells.values, cells.reason
         binary = (plan["readout"] == "binary").to_numpy()
         whole = np.where(binary, np.isfinite(values[:, :2]).all(axis=1), np.isfinite(values).all(axis=1))
         np.testing.assert_array_equal(whole, reason == None)  # noqa: E711 - an array of objects

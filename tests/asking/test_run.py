@@ -32,8 +32,8 @@ from helpers.asking.recordings import Recordings
 from helpers.asking.run import Pace, missing_cells
 from helpers.channels.plan import add_keys, request_body, request_key
 from helpers.channels.stacks import StackError
+from helpers.measuring.cells import read_cells
 from helpers.measuring.labels import ANOTHER_MODEL, JOINT_LABELS, NOT_RETURNED, SENTINEL, label_matrix, read_labels
-from helpers.measuring.reducers import read_cells
 from helpers.study.files import DataError
 from tests.conftest import (
     KEY,
@@ -320,7 +320,8 @@ def test_the_answers_of_another_model_are_missing_with_that_reason_and_asked_aga
     plan = tiny_plan(study, channels=joint_and_binary())
     _, error = ask(plan, study, stack, tmp_path)
     keyed, table = add_keys(plan, study, {"loopback": stack}), Recordings(tmp_path, "loopback").table()
-    values, reason, _ = read_cells(keyed, table)
+    cells = read_cells(keyed, table)
+    values, reason = cells.values, cells.reason
     other = reason == ANOTHER_MODEL
     assert error is None and 0 < other.sum() < 16 and np.isnan(values[other]).all() and set(reason[~other]) == {None}
     kept = [text for text in table["unread"].to_pylist() if text]

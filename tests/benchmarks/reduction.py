@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from helpers.asking.recordings import SCHEMA, Recordings
 from helpers.channels import sections
 from helpers.channels.plan import CELL
+from helpers.measuring.cells import read_cells
 from helpers.measuring.inference import TrajectoryDraws, interval
 from helpers.measuring.reducers import endpoint_margins
 from tests.benchmarks import Figure
@@ -64,7 +65,7 @@ def load_and_reduce(cells=100_000):
         start = time.perf_counter()
         table = store.table()
         loaded = time.perf_counter() - start
-        margins = endpoint_margins(plan, study, table)
+        margins = endpoint_margins(read_cells(plan, table), study)
         whole = time.perf_counter() - start
     assert margins["complete"].all() and 4 * len(margins) == len(plan)
     return [

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from helpers.channels.plan import load_study
 from helpers.channels.views import view_id
 from helpers.measuring import diagnostics as d
+from helpers.measuring.cells import Cells
 from helpers.measuring.reducers import competitor_margin
 from helpers.reporting.params import ROOT
 from helpers.study.files import DataError, write_jsonl
@@ -126,10 +127,12 @@ def test_an_endpoint_that_was_not_planned_leaves_its_steps_missing():
 def test_the_floor_stands_in_for_labels_that_were_not_returned_and_for_nothing_else():
     values = np.array([[-0.1, np.nan, -3.0, np.nan], [np.nan] * 4, [-1.0, -1.0, -2.0, -3.0]])
     reason = np.array(["label not returned", "not recorded", None], dtype=object)
-    filled, floored = d.with_floor(values, reason, -20.0)
+    cells = Cells(None, None, values, reason, None)
+    filled, floored = d.with_floor(cells, -20.0)
+    filled = filled.values
     assert filled[0].tolist() == [-0.1, -20.0, -3.0, -20.0] and np.isnan(filled[1]).all() and floored.tolist() == [2, 0, 0]
-    untouched, floored = d.with_floor(values, reason, None)
-    assert np.isnan(untouched[0]).sum() == 2 and floored.tolist() == [2, 0, 0]
+    untouched, floored = d.with_floor(cells, None)
+    assert np.isnan(untouched.values[0]).sum() == 2 and floored.tolist() == [2, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from helpers.asking.recordings import as_table
 from helpers.channels import prompts
 from helpers.channels.channels import Channel, direct, generated, matched
 from helpers.channels.plan import Study, add_keys, make_plan
+from helpers.measuring.cells import read_cells
 from helpers.measuring.reducers import (
     IncompleteFace,
     align_labels,
@@ -29,7 +29,6 @@ from helpers.measuring.reducers import (
     interaction,
     latin_square_shares,
     layout_reduction,
-    read_cells,
     retry_disagreement,
     sign_counts,
     sign_shares,
@@ -286,10 +285,10 @@ def test_unrelated_signs_disagree_as_often_as_their_shares_say():
 
 def test_a_trajectory_of_which_no_more_than_half_was_asked_is_left_out_and_one_with_gaps_stays():
     names = np.repeat(["whole", "gaps", "half", "begun"], 4)
-    plan = pd.DataFrame({"trajectory_id": names, "key": [f"k{i}" for i in range(16)]})
+    plan = pd.DataFrame({"trajectory_id": names, "readout": "joint", "key": [f"k{i}" for i in range(16)]})
     plan.loc[5, "key"] = None  # a view that is not frozen
     recorded = ["k0", "k1", "k2", "k3", "k4", "k6", "k7", "k8", "k9", "k12"]
-    kept = without_begun(plan, pa.table({"key": recorded}))
+    kept = without_begun(read_cells(plan, as_table([{"key": key, "tokens": ["A"], "logprobs": [-0.1]} for key in recorded]))).plan
     assert list(kept["trajectory_id"].unique()) == ["whole", "gaps"] and list(kept.index) == list(range(8))
 
 
@@ -404,7 +403,7 @@ def test_every_endpoint_margin_equals_the_loops_over_its_recordings(shuffled, ta
     rows = recorded(plan)
     if shuffled:
         plan = plan.sample(frac=1, random_state=11).reset_index(drop=True)
-    margins = endpoint_margins(plan, STUDY, as_table(rows), tau=tau)
+    margins = endpoint_margins(read_cells(plan, as_table(rows)), STUDY, tau=tau)
     assert len(margins) == 2 * 2 * len(CHANNELS) and margins["complete"].all()
     for name in ("t1", "t2"):
         for state in (3, 4):
@@ -423,7 +422,7 @@ def test_a_margin_worked_out_by_hand():
     plan = make_plan(["t1"], [4], [direct("s1")], layouts=(0, 1)).assign(key=["a", "b"])
     first = {"key": "a", "tokens": ["A", "B", "C", "D"], "logprobs": [-3.0, -0.2, -2.0, -2.8]}
     second = {"key": "b", "tokens": ["B", "A", "D", "C"], "logprobs": [-1.0, -4.0, -3.5, -0.7]}
-    got = endpoint_margins(plan, STUDY, as_table([first, second])).iloc[0]
+    got = endpoint_margins(read_cells(plan, as_table([first, second])), STUDY).iloc[0]
     # centred: [-1.0, 1.8, 0.0, -0.8] and, by candidate, [1.3, 1.6, -1.2, -1.7]; mean [0.15, 1.7, -0.6, -1.25]
     assert [got[f"energy_{c}"] for c in range(4)] == pytest.approx([0.15, 1.7, -0.6, -1.25])
     assert got["margin"] == pytest.approx(1.7 - math.log(math.exp(0.15) + math.exp(-0.6) + math.exp(-1.25)))
@@ -447,11 +446,12 @@ def test_one_unusable_answer_makes_its_endpoint_missing_with_a_reason_and_no_oth
     spoiled = int(np.flatnonzero((plan["template"] == channel.template) & (plan["state"] == 4))[5])
     changed = [spoil(row) if i == spoiled else row for i, row in enumerate(rows)]
     table = as_table([row for row in changed if row is not None])
-    values, why, mass = read_cells(plan, table)
+    cells = read_cells(plan, table)
+    values, why, mass = cells.values, cells.reason, cells.mass
     assert why[spoiled] == reason and [w for i, w in enumerate(why) if i != spoiled] == [None] * (len(plan) - 1)
     assert np.isnan(values[spoiled, :2]).any()
     assert np.isfinite(np.delete(mass, spoiled)).all()
-    margins = endpoint_margins(plan, STUDY, table)
+    margins = endpoint_margins(cells, STUDY)
     broken = margins[~margins["complete"]]
     cell = plan.iloc[spoiled]
     assert broken[["trajectory_id", "state", "template"]].values.tolist() == [
@@ -465,13 +465,13 @@ def test_one_unusable_answer_makes_its_endpoint_missing_with_a_reason_and_no_oth
 def test_a_cell_without_a_frozen_view_says_so():
     plan = keyed_plan([direct("s1")])
     plan.loc[2, "key"] = None
-    _, why, _ = read_cells(plan, as_table(recorded(keyed_plan([direct("s1")]))))
+    why = read_cells(plan, as_table(recorded(keyed_plan([direct("s1")])))).reason
     assert why[2] == "view not frozen" and why[3] is None
 
 
 def test_nothing_recorded_at_all_is_all_missing():
     plan = keyed_plan()
-    margins = endpoint_margins(plan, STUDY, as_table([]))
+    margins = endpoint_margins(read_cells(plan, as_table([])), STUDY)
     assert len(margins) == 2 * 2 * len(CHANNELS) and not margins["complete"].any()
 
 
@@ -480,14 +480,14 @@ def test_recordings_that_no_cell_asks_for_change_nothing():
     rows = recorded(plan)
     extra = [{**rows[0], "key": "zzzzz"}, {**rows[5], "key": "!"}]
     pd.testing.assert_frame_equal(
-        endpoint_margins(plan, STUDY, as_table(rows)),
-        endpoint_margins(plan, STUDY, as_table(extra[1:] + rows + extra[:1])),
+        endpoint_margins(read_cells(plan, as_table(rows)), STUDY),
+        endpoint_margins(read_cells(plan, as_table(extra[1:] + rows + extra[:1])), STUDY),
     )
 
 
 def test_waves_are_endpoints_of_their_own():
     plan = keyed_plan([direct("s1")], waves=(1, 2))
-    margins = endpoint_margins(plan, STUDY, as_table(recorded(plan)))
+    margins = endpoint_margins(read_cells(plan, as_table(recorded(plan))), STUDY)
     assert margins.groupby("wave").size().to_dict() == {1: 4, 2: 4}
     assert margins["margin"].nunique() == 8
 
@@ -578,9 +578,10 @@ def test_beliefs_are_those_of_whole_trajectories_averaged_over_layouts(study, en
     gap = asked.index[(asked["trajectory_id"] == names[1]) & (asked["state"] == 4)][:1]
     _, table = obtained(asked.drop(gap), study, stack, tmp_path, acquire="missing")
     plan = add_keys(asked, study, {"loopback": stack})
-    ends, beliefs, target = state_beliefs(plan, study, table, tau=0.5)
+    cells = read_cells(plan, table)
+    ends, beliefs, target = state_beliefs(cells, study, tau=0.5)
     assert ends["trajectory_id"].unique().tolist() == names[:1] and ends["state"].tolist() == [3, 4]
-    _, energies = endpoint_energies(plan, read_cells(plan, table)[0])
+    _, energies = endpoint_energies(cells)
     slow = [np.mean([np.exp(0.5 * x) / np.exp(0.5 * x).sum() for x in e], axis=0) for e in energies[:2]]
     np.testing.assert_allclose(beliefs, slow)
     assert target.tolist() == [study.target(names[0])] * 2

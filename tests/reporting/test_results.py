@@ -1,4 +1,4 @@
-"""Tables and words of the report: rounding, sides, agreement with the published numbers, names of channels."""
+"""Tables and words of the report: rounding, sides, agreement with the published numbers."""
 
 import base64
 
@@ -9,10 +9,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from helpers.channels.channels import Channel, direct
 from helpers.reporting import results as report
-from helpers.study.files import DataError
-from tests.conftest import loopback_stack, obtained, tiny_plan, tiny_study
 
 PAPER = pd.DataFrame(
     {"quantity": ["a gain"], "unit": ["nats"], "estimate": [0.2], "low": [0.1], "high": [0.3], "section": ["s"]}, index=pd.Index(["a"], name="id")
@@ -100,12 +97,6 @@ def test_a_section_knows_what_it_has_not_reported():
     assert results.unreported() == [] and results["a"]["paper_high"] == 0.3
 
 
-def test_channels_are_named_apart_and_a_held_view_names_its_state():
-    plan = pd.DataFrame([vars(c) for c in (direct("qwen-1.5b"), Channel("buffered", "generated-128"), Channel("buffered", "generated-128", view_state=3))])
-    names = report.channel_names(plan)
-    assert len(set(names)) == 3 and names[2].endswith("view of state 3") and names[1].endswith("view of its own state")
-
-
 @pytest.mark.parametrize(("n", "method", "warned"), [(1, "percentile", False), (0, "percentile", False), (5, "percentile", True), (5, "t", False), (40, "percentile", False), (None, "percentile", False)])
 def test_few_trajectories_are_warned_of_where_the_interval_ignores_them(n, method, warned):
     assert (f"With {n} trajectories" in report.caution(n, method)) is warned
@@ -132,14 +123,6 @@ def test_a_figure_is_saved_small_without_a_visible_loss(tmp_path, monkeypatch):
     assert small.size == full.size
     off = np.abs(np.asarray(small.convert("RGB"), int) - np.asarray(full, int)).max(axis=2)
     assert (off > 24).mean() < 0.005  # a few pixels of softened edges, no more
-
-
-def test_a_section_of_which_nothing_is_recorded_stops_with_one_sentence(tmp_path):
-    study = tiny_study()
-    plan, table = obtained(tiny_plan(study, states=(4,)), study, loopback_stack("http://127.0.0.1:9/v1"), tmp_path)
-    with pytest.raises(DataError, match='nothing of this section is recorded for loopback: of 8 cells 8 not recorded; ACQUIRE = "missing"'):
-        report.completeness(plan, table)
-    assert report.completeness(plan, table, may_be_empty=True)["answered"].sum() == 0
 
 
 def test_without_an_interval_a_side_is_told_in_its_own_words():
