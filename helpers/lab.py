@@ -10,6 +10,7 @@ import os
 import re
 from functools import cached_property
 
+import pandas as pd
 from IPython import get_ipython
 
 from helpers.asking.acquire import obtain
@@ -23,7 +24,15 @@ from helpers.channels.views import GENERATED
 from helpers.measuring import cells as measured
 from helpers.measuring.inference import DRAWS, TrajectoryDraws, interval
 from helpers.reporting import figures, manifest, results
-from helpers.reporting.params import ROOT, assigned, check_values, merged, notebook_source, parameters_cell, refuse_unknown
+from helpers.reporting.params import (
+    ROOT,
+    assigned,
+    check_values,
+    merged,
+    notebook_source,
+    parameters_cell,
+    refuse_unknown,
+)
 
 RUN = "ASV_RUN"  # what a run under `make` hands to its kernel: settings from the command line, and the folder to write to
 
@@ -38,7 +47,7 @@ class Lab:
     stacks : dict of name to Stack; ``stack`` and ``second`` are the evaluators in use (``second`` may be None)
     study : Study; after :meth:`ask` with the views that were generated
     results : Results, the section's table
-    output : path of the folder that tables and figures go to
+    output : path of the folder that tables and figures go to; None for a command, which shows nothing
     budget : Budget of the run, for views and answers together
     """
 
@@ -52,10 +61,9 @@ class Lab:
         self.second = self.stacks[second] if second else None
         self.budget = Budget(settings.BUDGET, settings.BUDGET_MONEY)
         self.method = values.get("INTERVAL", "percentile")
-        self.output = results.output_folder(output)
+        self.output = output and results.output_folder(output)
         prefix = self.section.prefix if self.section else ""
         self.results = results.Results(results.paper_numbers(self.path("PAPER")), notebook, prefix, self.method, settings.LEVEL)
-        self.asked = []
         figures.use_style()
 
     @classmethod
@@ -92,7 +100,10 @@ class Lab:
     @cached_property
     def study(self):
         """The profile's frozen study, its first ``FIRST`` trajectories where the notebook has such a parameter."""
-        places = (self.path(name) for name in ("TASKS", "TRAJECTORIES", "VIEWS"))
+        views = self.path("VIEWS")
+        if not views.exists():
+            print(f"{self.settings.VIEWS}: not there yet, so no generated view is frozen.")
+        places = self.path("TASKS"), self.path("TRAJECTORIES"), views if views.exists() else None
         return load_study(*places, first=self.values.get("FIRST"))
 
     @cached_property
@@ -127,8 +138,13 @@ class Lab:
             plan, self.study, self.stacks, self.path("RECORDINGS"), acquire=self.acquire, section=section.name,
             order=self.stack.interleaved if section.interleaved else None, budget=self.budget,
         )  # fmt: skip
-        self.asked.append((plan, table))
         return measured.read_cells(plan, table)
+
+    async def recorded(self, plan=None, *, waves=None):
+        """What is recorded of a plan, as Cells; nothing is asked."""
+        if plan is None:
+            plan = self.section.plan(list(self.study.trajectories), self.evaluators, waves or self.section.waves)
+        return measured.read_cells(*await obtain(plan, self.study, self.stacks, self.path("RECORDINGS")))
 
     async def _views(self, kinds, states, pairs):
         if self.acquire == "recorded":
@@ -176,10 +192,23 @@ class Lab:
             raise AssertionError(f"published quantities without a row: {', '.join(missing)}")
         return self.results.write(self.output)
 
-    def colophon(self, *stacks):
-        """Versions, evaluators and how many recordings were used; ``stacks`` where they are not the section's own."""
-        used = stacks or [s for s in (self.stack, self.second) if s and any(s.name in set(p["stack"]) for p, _ in self.asked)]
-        return results.colophon(used or [self.stack], *self.asked)
+    def table(self, name):
+        """Another notebook's table, indexed by id: the one beside this notebook's, else the report's; empty without either."""
+        places = [folder / f"{name}.csv" for folder in (self.output, self.path("OUTPUT"))]
+        found = next((path for path in places if path.exists()), None)
+        return pd.read_csv(found).set_index("id") if found else pd.DataFrame(columns=results.COLUMNS).set_index("id")
+
+    def colophon(self, *cells):
+        """Versions, evaluators and how many recordings were used: those of some Cells, else of none."""
+        asked = dict.fromkeys(name for part in cells for name in part.plan["stack"].unique()) or {self.stack.name: None}
+        return results.colophon([self.stacks[name] for name in asked], *((part.plan, part.table) for part in cells))
+
+
+def setting_of(profile, first=None, root=ROOT):
+    """What a command works on: a profile's study, evaluators, places, and how many waves its bridge has."""
+    values, settings = merged(profile, "05_bridge", {"FIRST": first or 0}, root=root)
+    lab = Lab("05_bridge", values, settings, None, root=root)
+    return lab.recording(tuple(range(values["WAVES"])))
 
 
 def _typed():

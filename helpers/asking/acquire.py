@@ -14,9 +14,8 @@ from helpers.asking.probe import ensure_probed
 from helpers.asking.recordings import Recordings
 from helpers.asking.run import Acquisition, missing_cells, unrecorded
 from helpers.channels.plan import add_keys, request_body
-from helpers.reporting.params import CHOICES
 
-MODES = CHOICES["ACQUIRE"]
+MODES = ("recorded", "missing", "fresh")
 
 
 def check_mode(acquire):

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from helpers.asking.probe import CALLS as PROBE_CALLS
 from helpers.asking.probe import refusal, saved_probe
-from helpers.channels.plan import CELL, add_keys, cell_messages, in_order
+from helpers.channels.plan import CELL, cell_messages, in_order
 from helpers.channels.views import GENERATED, view_id, view_messages, wanted_views
 
 CHARACTERS_PER_TOKEN = 4.0  # until a stack's own recordings say better

@@ -175,7 +175,7 @@ SECTIONS = (
     Section("07_components", "Components", "v1", lambda ids, e, w: components_of_all(ids, e.stack),
             ("rationale-128", "rationale-512", "evidence-rationale-128"), ALL_STATES, recorded=0,
             part_of="07_step_diagnostics"),
-    Section("08_evaluating_reasoners", "Evaluating reasoners", "belief", lambda ids, e, w: global_replay(ids, e.stack, w)),
+    Section("08_evaluating_reasoners", "Evaluating reasoners", "belief"),
     Section("09_debugging_reasoners", "Debugging reasoners", "ope"),
 )  # fmt: skip
 
