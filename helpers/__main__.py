@@ -1,8 +1,14 @@
-"""Every command: ``python -m helpers COMMAND``. The Makefile calls these; ``--help`` after a command says what it takes."""
+"""Every command: ``python -m helpers COMMAND``; ``--help`` after a command says what it takes.
+
+The Makefile calls these. What a user sets there (PROFILE, NB, SET, WITHOUT, N) arrives in the environment, so that no shell
+reads it a second time.
+"""
 
 import argparse
 import asyncio
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,8 +23,16 @@ from helpers.study.files import DataError, write_text
 
 
 def _report(options):
-    page = reproduce(options.profile, only=options.nb, setting=options.set, without=options.without.split())
+    page = reproduce(options.profile, only=options.nb, setting=options.set, without=options.without.split(),
+                     source=os.environ.get("PUBMEDQA", ""), count=os.environ.get("N"))  # fmt: skip
     print(f"The report is up to date: {page.relative_to(ROOT) if page.is_relative_to(ROOT) else page}")
+
+
+def _keep_sources_clean(_):
+    """Let git strip the outputs of source notebooks, so that working in JupyterLab leaves no trace in them."""
+    filter_ = "sh -c 'if [ -x .venv/bin/python ]; then exec .venv/bin/python -m nbstripout; else exec cat; fi'"
+    if (ROOT / ".git").exists():
+        subprocess.run(["git", "config", "filter.outputs.clean", filter_], cwd=ROOT, check=False)
 
 
 def _pages(options):
@@ -103,16 +117,20 @@ def _parser():
     parser = argparse.ArgumentParser(prog="python -m helpers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
+    def given(name, default=None):
+        return os.environ.get(name) or default
+
     def command(name, call, summary):
         added = commands.add_parser(name, help=summary, description=summary)
         added.set_defaults(call=call)
-        added.add_argument("--profile", default="embedded", help="a folder of params/")
+        added.add_argument("--profile", default=given("PROFILE", "embedded"), help="a folder of params/")
         return added
 
     report = command("reproduce", _report, "execute what is out of date and write the report")
-    report.add_argument("--nb", default="", help="one notebook by its name")
-    report.add_argument("--set", default="", help="NAME=value texts in one")
-    report.add_argument("--without", default="", help="notebooks that are left out")
+    report.add_argument("--nb", default=given("NB", ""), help="one notebook by its name")
+    report.add_argument("--set", default=given("SET", ""), help="NAME=value texts in one")
+    report.add_argument("--without", default=given("WITHOUT", ""), help="notebooks that are left out")
+    command("sources-stay-clean", _keep_sources_clean, "let git strip the outputs of source notebooks")
     command("report", _pages, "write the pages from the notebooks that are executed already")
     one = command("execute", _execute, "execute one notebook, whether it is out of date or not")
     one.add_argument("notebook")
@@ -123,12 +141,12 @@ def _parser():
                           ("export", "write what is in the journals to the Parquet files")):  # fmt: skip
         recorded = command(name, _record, summary)
         recorded.add_argument("--sections", nargs="*", default=[])
-        recorded.add_argument("--first", type=_positive, help="only the first so many trajectories")
+        recorded.add_argument("--first", type=_positive, default=given("N"), help="only the first so many trajectories")
         recorded.add_argument("--calls", type=int, help="most calls, for views and answers")
         recorded.add_argument("--money", type=float, help="most money, in the prices' currency")
     verified = command("verify", _verify, "ask a sample of the recorded questions again and compare")
     verified.add_argument("--first", type=_positive)
-    verified.add_argument("--count", type=_positive, default=64, help="cells to ask again")
+    verified.add_argument("--count", type=_positive, default=given("N", 64), help="cells to ask again")
     asked = command("why", _why, "why cells are not found among the recordings")
     asked.add_argument("--section", default="01_global_replay")
     asked.add_argument("--trajectory", help="trajectory_id; all without it")

@@ -21,6 +21,7 @@ from helpers.reporting.params import (
     split_settings,
     suggestion,
 )
+from helpers.study import pubmedqa
 from helpers.study.files import write_text
 
 OVERVIEW = "00_overview"  # reads the tables that all the others write, so it runs last
@@ -113,9 +114,35 @@ def plan(profile, *, only="", setting="", without=(), root=ROOT):
     return [Job(profile, n, setting, bool(only), folder, *now, root) for n, (now, _) in found.items()]
 
 
-def reproduce(profile, *, only="", setting="", without=(), root=ROOT):
-    """Execute what is out of date of a report and write its pages; returns the path to look at first."""
+def prepare(settings, source, count, root=ROOT):
+    """Make tasks and library from a PubMedQA file, for a profile whose data come from one.
+
+    Another file or another number makes them again; without a file the one named before is meant.
+    """
+    note = root / ".work" / "pubmedqa" / "source"
+    if source and not Path(source).is_file():
+        raise ParameterError(f"{source}: no such file; PUBMEDQA is a pqal_dev.json or ori_pqal.json.")
+    if not source and not note.exists():
+        raise ParameterError("say which questions: PUBMEDQA=<pqal_dev.json or ori_pqal.json> N=3")
+    wanted = f"{count or 3} {source}" if source else note.read_text()
+    if not note.exists() or note.read_text() != wanted or not (root / settings.TASKS).exists():
+        number, path = wanted.split(" ", 1)
+        tasks = pubmedqa.build(path, int(number), (root / settings.TASKS).parent)
+        print(f"{len(tasks)} tasks from {path}. Traces, views and scores take about {len(tasks) * 8} minutes on two cores; "
+              "a stopped run goes on where it was.", flush=True)  # fmt: skip
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_text(note, wanted)
+
+
+def reproduce(profile, *, only="", setting="", without=(), source="", count=None, root=ROOT):
+    """Execute what is out of date of a report and write its pages; returns the path to look at first.
+
+    ``source`` and ``count`` are what :func:`prepare` takes; the other parameters those of :func:`plan`.
+    """
     jobs = plan(profile, only=only, setting=setting, without=without, root=root)
+    if jobs[0].settings.PREPARE:
+        prepare(jobs[0].settings, source, count, root)
+        _run(plan(profile, only="freeze_traces", root=root))
     last = [job for job in jobs if job.notebook == OVERVIEW]
     done = _run([job for job in jobs if job.notebook != OVERVIEW]) + _run(last)
     for job in done:  # what they asked meanwhile is known to all of them
