@@ -192,7 +192,7 @@ def merged(profile, notebook, overrides=None, *, shared=False, root=ROOT):
     own = read_values(folder / f"{notebook}.yml")
     refuse_unknown(own, [*known, *Settings.model_fields], f"params/{folder.name}/{notebook}.yml")
     every = declared_anywhere(root) if shared else known
-    refuse_unknown(overrides, [*every, *Settings.model_fields], "the command line",
+    refuse_unknown(overrides, dict.fromkeys([*every, *Settings.model_fields]), "the command line",
                    f"no parameter {{!r}} in {'any' if shared else 'this'} notebook.")  # fmt: skip
     settings = settings_of(profile, notebook, {k: v for k, v in overrides.items() if k in Settings.model_fields}, root)
     values = {name: value for name, (_, value) in known.items()}

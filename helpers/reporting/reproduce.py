@@ -175,8 +175,8 @@ def _run(jobs):
 
 def _in_a_process_of_its_own(job):
     print(f"Executing {job.notebook}", flush=True)
-    command = [sys.executable, "-m", "helpers", "execute", job.profile, job.notebook, "--set", job.setting]
-    command += ["--output", str(job.folder)] + (["--only"] if job.only else [])
+    command = [sys.executable, "-m", "helpers", "execute", job.notebook, "--profile", job.profile, "--set", job.setting]
+    command += ["--only"] if job.only else []
     if code := subprocess.run(command, cwd=job.root).returncode:
         raise Stopped(code)
 
