@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from helpers.asking import embedded
 from helpers.asking.budget import Budget
-from helpers.channels.stacks import SHORTEST_KEY, StackError, short, without_key
+from helpers.channels.stacks import StackError
 
 ATTEMPTS = 6
 BACKOFF_S = 0.5  # unit of the growing pause between two attempts
@@ -28,6 +28,8 @@ LONGEST_WAIT_S = 900.0  # a longer Retry-After ends the run: it is a quota, not 
 TRANSIENT = (408, 409, 425, 429)
 BEARER = {"security": {"bearer_auth": True}}
 LOCAL = ("127.0.0.1", "localhost", "::1")
+SHORTEST_KEY = 12  # characters below which a key is a word rather than a secret
+SHOWN = 200  # characters of a text from elsewhere that an error may show
 
 
 class Unusable(Exception):
@@ -108,6 +110,22 @@ async def client_for(stack, *, slots=1, timeout_s=None):
             yield client
         finally:
             await client.close()
+
+
+def without_key(text, key):
+    """A text in which the key, plain or as JSON writes it, is replaced.
+
+    A key of fewer than ``SHORTEST_KEY`` characters stays: local servers take words such as ``none`` for a key, which are
+    no secret and may stand in any answer.
+    """
+    for form in (key, json.dumps(key)[1:-1]) if key and len(key) >= SHORTEST_KEY else ():
+        text = text.replace(form, "[key]")
+    return text
+
+
+def short(text, key=None):
+    """At most 200 characters of a text from elsewhere, on one line and without the key."""
+    return " ".join(without_key(str(text), key).split())[:SHOWN]
 
 
 def shown(text, key=None):

@@ -17,7 +17,6 @@ from helpers.asking.turns import turn
 from helpers.channels.stacks import StackError
 from helpers.channels.views import ENDPOINTS, GENERATED, fits, prompt_sha256, view_id, view_messages, wanted_views
 from helpers.study.files import append_jsonl, read_jsonl
-from helpers.study.projection import projected_state
 
 SLOTS = 2  # texts generated side by side by the embedded server; more would each evaluate the shared prompt again
 
@@ -220,7 +219,7 @@ class NoText(Exception):
 async def generated_view(trajectory, state, kind, task, *, stack, client, budget):
     """Ask the generator for one view; the row to freeze. NoText or StackError name the view where there is none."""
     rule = GENERATED[kind]
-    messages = view_messages(task, projected_state(trajectory, state), rule)
+    messages = view_messages(task, trajectory.projected[state], rule)
     where = f"{stack.name}: view {view_id(trajectory.trajectory_id, state, kind)}"
     body = {"model": stack.model, "messages": messages, "temperature": 0, "max_tokens": rule["max_tokens"]}
     try:
