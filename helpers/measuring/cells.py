@@ -8,7 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from helpers.measuring.labels import (
-    ANOTHER_MODEL, BINARY_LABELS, JOINT_LABELS, NO_LOGPROBS, NOT_RETURNED, SENTINEL, label_matrix,
+    ANOTHER_MODEL,
+    BINARY_LABELS,
+    JOINT_LABELS,
+    NO_LOGPROBS,
+    NOT_RETURNED,
+    SENTINEL,
+    label_matrix,
 )  # fmt: skip
 from helpers.study.files import DataError
 
