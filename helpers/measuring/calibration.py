@@ -4,8 +4,11 @@ All probabilities are floats in [0, 1]; outcomes are 0 or 1, or class numbers. N
 missing belief has no loss, and leaving it out is the caller's decision.
 """
 
+import math
+
 import numpy as np
 import pandas as pd
+from sklearn import metrics
 
 BINS = ("width", "mass")
 
@@ -13,7 +16,8 @@ BINS = ("width", "mass")
 def _pairs(confidence, outcome):
     confidence, outcome = np.asarray(confidence, float), np.asarray(outcome, float)
     if confidence.shape != outcome.shape or not confidence.size:
-        raise ValueError(f"{confidence.size} confidences and {outcome.size} outcomes; one outcome a confidence is needed.")
+        sizes = f"{confidence.size} confidences and {outcome.size} outcomes"
+        raise ValueError(f"{sizes}; one outcome a confidence is needed.")
     if not ((confidence >= 0) & (confidence <= 1)).all():
         raise ValueError("a confidence is a probability: a number between 0 and 1, none missing.")
     if not np.isin(outcome, (0, 1)).all():
@@ -33,24 +37,29 @@ def _beliefs(beliefs, truth):
 def log_loss(beliefs, truth):
     """Mean of -log p(true class), in nats. Beliefs (n, K), true classes (n,); infinite where the truth got 0."""
     beliefs, truth = _beliefs(beliefs, truth)
-    with np.errstate(divide="ignore"):
-        return float(-np.log(beliefs[np.arange(len(truth)), truth]).mean())
+    if (beliefs[np.arange(len(truth)), truth] == 0).any():  # scikit-learn would put a small number for it
+        return math.inf
+    return float(metrics.log_loss(truth, beliefs, labels=range(beliefs.shape[1])))
 
 
 def brier(confidence, outcome):
     """Mean squared error of a probability, in [0, 1]."""
     confidence, outcome = _pairs(confidence, outcome)
-    return float(((confidence - outcome) ** 2).mean())
+    return float(((confidence - outcome) ** 2).mean())  # scikit-learn's checks take too long for a bootstrap
 
 
 def brier_multiclass(beliefs, truth):
     """Mean over examples of the squared errors summed over classes, in [0, 2]."""
     beliefs, truth = _beliefs(beliefs, truth)
-    return float(((beliefs - np.eye(beliefs.shape[1])[truth]) ** 2).sum(axis=1).mean())
+    classes = range(beliefs.shape[1])
+    return float(metrics.brier_score_loss(truth, beliefs, labels=classes, scale_by_half=False))
 
 
 def bin_numbers(confidence, bins=10, rule="width"):
-    """Bin of each confidence: bins of equal width over [0, 1], or of equal mass (quantiles; ties stay together)."""
+    """Bin of each confidence: bins of equal width over [0, 1], or of equal mass (quantiles; ties stay together).
+
+    A confidence on an edge belongs to the upper bin; scikit-learn's ``calibration_curve`` puts it into the lower one.
+    """
     if rule not in BINS:
         raise ValueError(f"bins by {rule!r}; use one of {', '.join(BINS)}.")
     confidence = np.asarray(confidence, float)
@@ -61,19 +70,14 @@ def bin_numbers(confidence, bins=10, rule="width"):
 
 
 def reliability(confidence, outcome, bins=10, rule="width"):
-    """The reliability diagram's points: one row a filled bin.
-
-    Returns
-    -------
-    DataFrame: n, confidence (mean), accuracy (observed frequency), gap (accuracy - confidence)
-    """
+    """The reliability diagram, one row a filled bin: n, confidence (mean), accuracy (frequency), gap (their difference)."""
     filled, n, confidence, accuracy = _filled_bins(confidence, outcome, bins, rule)
     points = {"n": n, "confidence": confidence, "accuracy": accuracy, "gap": accuracy - confidence}
     return pd.DataFrame(points, index=pd.Index(filled, name="bin"))
 
 
 def _filled_bins(confidence, outcome, bins, rule):
-    """Number, size, mean confidence and mean outcome of every filled bin, as arrays: a bootstrap asks thousands of times."""
+    """Number, size, mean confidence and mean outcome of every filled bin: arrays, for a bootstrap asks often."""
     confidence, outcome = _pairs(confidence, outcome)
     number = bin_numbers(confidence, bins, rule)
     n = np.bincount(number)
@@ -89,12 +93,10 @@ def expected_calibration_error(confidence, outcome, bins=10, rule="width"):
 
 
 def brier_parts(confidence, outcome, bins=10, rule="width"):
-    """Murphy's split of the Brier score over bins.
+    """Murphy's split of the Brier score over bins: brier = reliability - resolution + uncertainty + within, exactly.
 
-    Returns
-    -------
-    dict: reliability (lower is better), resolution (higher is better), uncertainty, and within (what the bins' width
-    leaves over); brier = reliability - resolution + uncertainty + within, exactly.
+    Returns a dict: reliability (lower is better), resolution (higher is better), uncertainty, and within (what the
+    bins' width leaves over).
     """
     points, base = reliability(confidence, outcome, bins, rule), float(np.mean(outcome))
     weight = points["n"] / points["n"].sum()
@@ -110,17 +112,9 @@ def brier_parts(confidence, outcome, bins=10, rule="width"):
 def conditional(frame, by, *, confidence="confidence", outcome="outcome", bins=10, shares=()):
     """Calibration within groups, beside the whole: an aggregate can average a warning away.
 
-    Parameters
-    ----------
-    frame : DataFrame with a confidence and an outcome column, one row an example
-    by : str, the column that makes the groups
-    shares : columns of true or false whose share stands beside the calibration
-
-    Returns
-    -------
-    DataFrame, one row a group and last "all": n, confidence, accuracy, brier, ece, and the shares
+    ``frame`` has one row an example, the column ``by`` makes the groups, and ``shares`` are columns of true or false.
+    Returns a DataFrame, one row a group and last "all": n, confidence, accuracy, brier, ece, and the shares.
     """
-    groups = [*frame.groupby(by, sort=True), ("all", frame)]
     rows = {
         name: {
             "n": len(part),
@@ -130,31 +124,23 @@ def conditional(frame, by, *, confidence="confidence", outcome="outcome", bins=1
             "ece": expected_calibration_error(part[confidence], part[outcome], bins),
             **{column: part[column].mean() for column in shares},
         }
-        for name, part in groups
+        for name, part in [*frame.groupby(by, sort=True), ("all", frame)]
         if len(part)
     }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(by)
 
 
 def bootstrapped(measure, confidence, outcome, trajectory_ids, draws):
-    """A calibration measure over bootstrap draws of trajectories.
+    """A measure, (confidence, outcome) -> float, over bootstrap draws of trajectories: a (draws,) array.
 
-    Parameters
-    ----------
-    measure : callable (confidence, outcome) -> float
-    draws : TrajectoryDraws
-
-    Returns
-    -------
-    (draws,) array; an example of a trajectory drawn twice counts twice
+    An example of a trajectory drawn twice counts twice.
     """
     confidence, outcome = _pairs(confidence, outcome)
     codes = draws.codes(trajectory_ids)
     ends = np.cumsum(np.bincount(codes, minlength=len(draws)))[:-1]
     rows = np.split(np.argsort(codes, kind="stable"), ends)  # of each trajectory
     out = []
-    for block in draws.weights():
-        for counts in block.astype(int):
-            picked = np.concatenate([np.tile(r, c) for r, c in zip(rows, counts, strict=True) if c])
-            out.append(measure(confidence[picked], outcome[picked]))
+    for counts in (row for block in draws.weights() for row in block.astype(int)):
+        picked = np.concatenate([np.tile(r, c) for r, c in zip(rows, counts, strict=True) if c])
+        out.append(measure(confidence[picked], outcome[picked]))
     return np.array(out)

@@ -5,33 +5,26 @@ import re
 from helpers.channels.prompts import alias
 
 _ALIAS = re.compile(r"\W*candidate[ _-]?0?([1-4])(?!\d)", re.IGNORECASE)
+_ONLY_ALIAS = re.compile(_ALIAS.pattern + r"\W*", re.IGNORECASE)
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)(?:"|(\\?\Z))|([{}\[\],:])|([^\s{}\[\],:"][^{}\[\],:"\n]*)', re.DOTALL)
 _AGAINST = re.compile(
     r"contradict|against|missing|absen|lack|unsupport|ambig|unresolv|uncertain|insufficien|refut|oppos|conflict|\bgaps?\b"
     r"|\bnot?\b|\bnon\b"
 )
-
-
 _NOTHING = re.compile(
     r"\W*(?:none|no|nil|null|false|n\W?a|nothing|unknown|unclear|missing|absent|empty|unavailable|insufficient"
     r"|inadequate|unsupported|(?:not|none|nothing) (?:\w+ ){0,2}(?:provided|available|applicable|found|given|present"
     r"|stated|mentioned|specified|identified|reported|supported|sufficient))\W*",
     re.IGNORECASE,
 )
-
-
 _EVIDENCE = (
     r"(?:evidence|support|information|data|facts?|details?|stud(?:y|ies)|sources?|mention|statement|artifacts?|proof)"
 )
-
-
 _KIND = (  # words that may stand between "no" and "evidence"
     r"(?:a|any|and|or|the|direct|explicit|specific|clear|relevant|factual|substantive|supporting|supportive"
     r"|contradicting|further|additional|available|such|sufficient|concrete|empirical|strong|reliable|scientific"
     r"|clinical|quantitative|conclusive)"
 )
-
-
 _MARK = re.compile(r"\W*(?:missing|absent|insufficient|unavailable|not (?:provided|available))\W*", re.IGNORECASE)
 _ABSENT = re.compile(
     rf"""
@@ -52,15 +45,11 @@ def supported_candidates(view_text, fallback=3, *, texts=(), stand_in=True):
 
     Parameters
     ----------
-    view_text : str
-        JSON-like text of the generator; a code fence, text around it and a cut at the token cap are allowed for.
-    fallback : int
-        Position of the none-of-the-above candidate, which never counts.
-    texts : sequence of str
-        The candidates' texts by position. A string that is word for word one of them then names that candidate, too:
+    view_text : JSON-like text of the generator; a code fence, text around it and a cut at the token cap are allowed for
+    fallback : position of the none-of-the-above candidate, which never counts
+    texts : the candidates' texts by position. A string that is word for word one of them then names that candidate, too:
         generators list a candidate's text as evidence without its id.
-    stand_in : bool
-        Whether a field named "evidence" counts as the support field of an object that has none.
+    stand_in : whether a field named "evidence" counts as the support field of an object that has none
 
     Returns
     -------
@@ -73,16 +62,14 @@ def supported_candidates(view_text, fallback=3, *, texts=(), stand_in=True):
 
     - A candidate is named by an alias (``CANDIDATE_01``) as a key, as the value of a field such as ``candidate_id``,
       or at the beginning of a string. What lies inside such an object or under such a key belongs to it.
-    - A support field is one whose name has a word that begins with "support". In an object without such a field, one
-      whose name has the word "evidence" stands in for it (unless ``stand_in`` is False): generators write "evidence"
-      beside "contradicting_evidence" and "missing_evidence". Names that say against, contradicting, missing, absent,
-      ambiguous, unresolved and the like are neither.
+    - A support field is one whose name has a word that begins with "support". In an object without one, a name with the
+      word "evidence" stands in (unless ``stand_in`` is False): generators write "evidence" beside "missing_evidence".
+      Names that say against, contradicting, missing, absent, ambiguous, unresolved and the like are neither.
     - Its value may be text, a list (one item is enough) or an object (its texts are read together, and one that is
       just "missing", "absent", "insufficient", "unavailable" or "not provided" marks them all). Text inherits the
       field that it lies in, unless its own object says which field is which.
-    - Text counts when it has a word and says neither nothing ("none", "n/a", "missing", "not provided") nor, anywhere
-      in it, that evidence, support, information, data or the like is absent, missing, insufficient, not provided or
-      unavailable. Whether what it says is true, or only restates the candidate, is not judged.
+    - Text counts when it has a word and says neither nothing ("none", "n/a", "not provided") nor, anywhere in it, that
+      evidence, information or the like is absent, insufficient or unavailable. Whether it is true is not judged.
     - A text that is cut off before its fourth word does not count; "true" and "false" are read as words.
     """
     for position, text in enumerate(texts):
@@ -121,10 +108,10 @@ def _value(rest):
         return text
     items = []
     while rest and rest[-1][0] not in "]}":
-        if rest[-1][0] in ",:":
-            rest.pop()
-        else:
+        if rest[-1][0] not in ",:":
             items.append(_value(rest))
+        else:
+            rest.pop()
     if rest and rest[-1][0] == "]":
         rest.pop()
     return items
@@ -134,12 +121,9 @@ def _members(rest):
     """(key, value) pairs up to the end of an object; a value without a key has the key ''."""
     pairs = []
     while rest:
-        mark = rest[-1][0]
-        if mark in "}]":
-            rest.pop()
-            break
-        if mark in ",:":
-            rest.pop()
+        if rest[-1][0] in "}],:":
+            if rest.pop()[0] in "}]":
+                break
             continue
         item = _value(rest)
         if isinstance(item, str) and rest and rest[-1][0] == ":":
@@ -167,7 +151,7 @@ def _alias_position(text):
 
 
 def _only_alias(text):
-    return isinstance(text, str) and bool(re.fullmatch(_ALIAS.pattern + r"\W*", text, re.IGNORECASE))
+    return isinstance(text, str) and bool(_ONLY_ALIAS.fullmatch(text))
 
 
 def _texts(value):
@@ -195,20 +179,18 @@ def _claims(value, candidate, in_support, found, stand_in):
 
 
 def _object_claims(pairs, candidate, in_support, found, stand_in):
-    roles = [_role(key) if _alias_position(key) is None else None for key, _ in pairs]
-    own = [
-        _alias_position(value) for (_, value), role in zip(pairs, roles, strict=True) if not role and _only_alias(value)
-    ]
+    """The claims of an object's (key, value) pairs."""
+    keyed = [_alias_position(key) for key, _ in pairs]
+    roles = [_role(key) if named is None else None for (key, _), named in zip(pairs, keyed, strict=True)]
+    own = [_alias_position(v) for (_, v), role in zip(pairs, roles, strict=True) if not role and _only_alias(v)]
     candidate = own[0] if len(own) == 1 else candidate
-    keyed = any(_alias_position(key) is not None for key, _ in pairs)
-    if in_support and not any(roles) and not keyed and len(own) <= 1:
+    if in_support and not any(roles) and set(keyed) <= {None} and len(own) <= 1:
         texts = [text for _, value in pairs if not _only_alias(value) for text in _texts(value)]
         if not any(_MARK.fullmatch(text) for text in texts):
             _claims(". ".join(texts), candidate, True, found, stand_in)
         return
     support = "support" if "support" in roles or not stand_in else "evidence"
-    for (key, value), role in zip(pairs, roles, strict=True):
-        named = _alias_position(key)
+    for (_, value), role, named in zip(pairs, roles, keyed, strict=True):
         if not role and _only_alias(value) and named is None:
             candidate = _alias_position(value)
             continue

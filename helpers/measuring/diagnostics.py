@@ -31,12 +31,7 @@ OWN_WORDS = 3  # fewest words of its own that make a sentence a cue
 
 
 def beliefs(energies, scale=1.0):
-    """Belief over candidates, softmax(energies / scale); scale is the tau of the temperature probe.
-
-    Parameters
-    ----------
-    energies : (..., K) array, nats
-    """
+    """Belief over candidates, softmax(energies / scale), of (..., K) nats; scale is the tau of the temperature probe."""
     return softmax(np.asarray(energies, float) / scale, axis=-1)
 
 
@@ -67,11 +62,9 @@ def crossings(before, after):
 
 
 def with_floor(cells, floor):
-    """Cells with a configured floor score (nats; None leaves them missing) where an answered label was not returned.
+    """Cells with a floor score (nats; None leaves them missing) where an answered label was not returned.
 
-    Returns
-    -------
-    Cells, and an (n,) array of int: how many labels of each cell the floor stands in for
+    The second value is an (n,) array of int: for how many labels of each cell the floor stands in.
     """
     absent = np.isnan(cells.values) & (cells.reason == NOT_RETURNED)[:, None]
     values = cells.values if floor is None else np.where(absent, floor, cells.values)
@@ -102,7 +95,7 @@ def gold_leak(text):
 
 
 def candidate_coverage(text, task=None):
-    """Share of the candidates that a rationale names, as CANDIDATE_01, as it writes it (Candidate 1) or by stored id."""
+    """Share of the candidates that a rationale names: as CANDIDATE_01, as it writes it (Candidate 1), by stored id."""
     text = text if task is None else with_aliases(text, task)
     return sum(bool(re.search(rf"candidate[ _-]?0?{i}(?!\d)", text, re.IGNORECASE)) for i in range(1, K + 1)) / K
 
@@ -141,11 +134,8 @@ def cue_loss(before_text, after_text, rationale, task):
 
     ``state damage``: the after-state keeps less than half of the before-state's cue sentences.
     ``compression loss``: the after-state has cue sentences and its rationale keeps less than half of them.
-    ``neither``: anything else, also where there is no evidence yet.
-
-    Returns
-    -------
-    dict: label, spans (cue sentences of the after-state), in_state, in_rationale (shares kept)
+    ``neither``: anything else, also where there is no evidence yet. Returns a dict: label, spans (cue sentences of the
+    after-state), in_state, in_rationale (shares kept).
     """
     spans = cue_spans(after_text, task)
     in_state, in_rationale = kept(cue_spans(before_text, task), after_text), kept(spans, rationale)
@@ -157,7 +147,7 @@ def cue_loss(before_text, after_text, rationale, task):
 
 
 def step_table(ends, energies, study, scale=1.0):
-    """Every diagnostic of every transition under one channel.
+    """Every diagnostic of every transition under one channel, a DataFrame indexed by (trajectory_id, step).
 
     Parameters
     ----------
@@ -166,36 +156,31 @@ def step_table(ends, energies, study, scale=1.0):
     study : Study, for the reviewed targets
     scale : float, temperature scale of the beliefs
 
-    Returns
-    -------
-    DataFrame indexed by (trajectory_id, step), in nats: ``gain_b1``, ``gain_b4`` (Equation 3, strongest
-    competitor; the fixed layout, and the mean over layouts), ``rest_b4`` (the same against all others together),
-    ``before``, ``after`` (margins of the fixed layout), ``entropy``, ``surprise`` (fixed layout), ``entropy_b4``,
-    ``surprise_b4`` (all layouts), ``damage``, ``repair``; and ``top_before``, ``top_after``, the largest belief of
-    the fixed layout.
+    Notes
+    -----
+    Columns, in nats: ``gain_b1``, ``gain_b4`` (Equation 3, strongest competitor; the fixed layout, and the mean over
+    layouts), ``rest_b4`` (the same against all others together), ``before``, ``after`` (margins of the fixed layout),
+    ``entropy``, ``surprise`` (fixed layout), ``entropy_b4``, ``surprise_b4`` (all layouts); ``damage``, ``repair``; and
+    ``top_before``, ``top_after``, the largest belief of the fixed layout.
     """
     names, states = ends["trajectory_id"].unique(), np.sort(ends["state"].unique())
     place = pd.Series(np.arange(len(ends)), index=pd.MultiIndex.from_frame(ends[["trajectory_id", "state"]]))
     steps = pd.MultiIndex.from_product([names, states[1:]], names=["trajectory_id", "step"])
     cube = np.concatenate([energies, np.full((1, *energies.shape[1:]), np.nan)])  # last: an endpoint not planned
-
-    def at(step):
-        ends_at = pd.MultiIndex.from_arrays([steps.get_level_values(0), step])
-        return cube[place.reindex(ends_at).fillna(-1).astype(int)]
-
-    number = steps.get_level_values("step")
-    before, after = at(number - 1), at(number)
-    target = np.array([study.target(name) for name in steps.get_level_values(0)])[:, None]
-    near = [competitor_margin(x, np.repeat(target, x.shape[1], axis=1)) for x in (before, after)]
-    rest = [target_margin(x, np.repeat(target, x.shape[1], axis=1)) for x in (before, after)]
-    p, q = beliefs(before, scale), beliefs(after, scale)
-    damage, repair = crossings(near[0][:, 0], near[1][:, 0])
+    of, number = (steps.get_level_values(level) for level in ("trajectory_id", "step"))
+    sides = [cube[place.reindex(pd.MultiIndex.from_arrays([of, at])).fillna(-1).astype(int)] for at in (number - 1, number)]
+    target = np.repeat(np.array([study.target(name) for name in of])[:, None], cube.shape[1], axis=1)
+    (near_before, near), (rest_before, rest) = (
+        [margin(side, target) for side in sides] for margin in (competitor_margin, target_margin)
+    )
+    p, q = (beliefs(side, scale) for side in sides)
+    damage, repair = crossings(near_before[:, 0], near[:, 0])
     columns = {
-        "gain_b1": near[1][:, 0] - near[0][:, 0],
-        "gain_b4": (near[1] - near[0]).mean(axis=1),
-        "rest_b4": (rest[1] - rest[0]).mean(axis=1),
-        "before": near[0][:, 0],
-        "after": near[1][:, 0],
+        "gain_b1": near[:, 0] - near_before[:, 0],
+        "gain_b4": (near - near_before).mean(axis=1),
+        "rest_b4": (rest - rest_before).mean(axis=1),
+        "before": near_before[:, 0],
+        "after": near[:, 0],
         "entropy": entropy_movement(p[:, :1], q[:, :1]),
         "surprise": surprise(p[:, :1], q[:, :1]),
         "entropy_b4": entropy_movement(p, q),
@@ -209,19 +194,12 @@ def step_table(ends, energies, study, scale=1.0):
 
 
 def flags(study, kind):
-    """Quality flags of every frozen rationale of a kind, one row a (trajectory_id, state).
-
-    Returns
-    -------
-    DataFrame: label_leak, gold_leak (bool), coverage (share of candidates named)
-    """
+    """Flags of every frozen rationale of a kind by (trajectory_id, state): label_leak, gold_leak (bool), coverage."""
     rows = {}
-    for name in study.trajectories:
-        for state in range(len(study.states[name])):
-            text = study.view(name, state, kind)
-            if text is not None:
-                rows[name, state] = {"label_leak": label_leak(text), "gold_leak": gold_leak(text),
-                                     "coverage": candidate_coverage(text, study.task(name))}  # fmt: skip
+    for name, texts in study.states.items():
+        for state in range(len(texts)):
+            if (text := study.view(name, state, kind)) is not None:
+                rows[name, state] = label_leak(text), gold_leak(text), candidate_coverage(text, study.task(name))
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=["label_leak", "gold_leak", "coverage"])
     frame.index = pd.MultiIndex.from_tuples(rows or [], names=["trajectory_id", "state"])
     return frame
@@ -234,23 +212,17 @@ def state_difference(before_text, after_text):
 
 
 def check_cues(labels, study, kind="rationale-128"):
-    """The rule beside the hand for every labelled transition of a study whose after-state has a frozen rationale.
+    """The rule beside the hand, as a DataFrame (trajectory_id, step, rule, hand).
 
-    Parameters
-    ----------
-    labels : DataFrame from :func:`read_cue_labels`
-
-    Returns
-    -------
-    DataFrame: trajectory_id, step, rule, hand (labels)
+    One row for every transition of :func:`read_cue_labels` that is in the study and whose after-state has a frozen
+    rationale.
     """
     rows = []
-    for row in labels.itertuples(index=False):
-        rationale = row.trajectory_id in study.trajectories and study.view(row.trajectory_id, row.step, kind)
+    for name, step, hand in labels.itertuples(index=False):
+        rationale = name in study.trajectories and study.view(name, step, kind)
         if rationale:
-            texts = [study.states[row.trajectory_id][s] for s in (row.step - 1, row.step)]
-            found = cue_loss(*texts, rationale, study.task(row.trajectory_id))
-            rows.append((row.trajectory_id, row.step, found["label"], row.label))
+            found = cue_loss(*study.states[name][step - 1 : step + 1], rationale, study.task(name))
+            rows.append((name, step, found["label"], hand))
     return pd.DataFrame(rows, columns=["trajectory_id", "step", "rule", "hand"])
 
 

@@ -18,6 +18,7 @@ _BLOCK = 1 << 22  # draws times trajectories that are held at once
 class TooFewTrajectories(ValueError):
     """Uncertainty over trajectories needs at least two of them."""
 
+
 def _blocks(draws, n):
     """Sizes of the blocks in which draws of ``n`` trajectories are made, so that memory is bounded."""
     rows = max(1, _BLOCK // n)
@@ -33,27 +34,19 @@ def _counts(rng, draws, n):
 
 
 class TrajectoryDraws:
-    """Bootstrap draws of trajectories, shared by every quantity of a section.
+    """So many bootstrap draws of the given trajectories, shared by every quantity of a section.
 
-    Parameters
-    ----------
-    trajectory_ids : sequence of str
-        The section's trajectories; order does not matter, duplicates are one trajectory.
-    draws, seed : int
-        Number of draws and seed of the generator.
+    The order of ``trajectory_ids`` does not matter, and duplicates are one trajectory.
     """
 
     def __init__(self, trajectory_ids, draws=DRAWS, seed=SEED):
         ids = np.asarray(list(trajectory_ids), dtype=object)
         if pd.isna(ids).any():
             raise ValueError("a transition has no trajectory_id, so it belongs to no block; fix the trace.")
-        self.ids = np.unique(ids.astype(str))
-        self.draws = int(draws)
-        self.seed = seed
+        self.ids, self.draws, self.seed = np.unique(ids.astype(str)), int(draws), seed
         if len(self.ids) < 2:
-            raise TooFewTrajectories(
-                f"{len(self.ids)} trajectory: an interval over trajectories needs at least two. Record more."
-            )
+            said = "trajectory: an interval over trajectories needs at least two. Record more."
+            raise TooFewTrajectories(f"{len(self.ids)} {said}")
 
     def __len__(self):
         return len(self.ids)
@@ -69,29 +62,17 @@ class TrajectoryDraws:
 
     def weights(self):
         """Blocks of the (draws, n) matrix of counts, in order; the same on every call."""
-        n = len(self.ids)
         rng = np.random.default_rng(self.seed)
-        for size in _blocks(self.draws, n):
-            yield _counts(rng, size, n)
+        for size in _blocks(self.draws, len(self)):
+            yield _counts(rng, size, len(self))
 
     def means(self, values, trajectory_ids):
-        """Point estimates and bootstrapped means of one or more quantities.
+        """Observation-weighted means of q quantities and their bootstrap: a (q,) and a (draws, q) array.
 
-        Parameters
-        ----------
-        values : (m,) or (m, q) array
-            Observations; NaN are left out of their quantity.
-        trajectory_ids : (m,) array
-            The trajectory of each observation.
-
-        Returns
-        -------
-        point : (q,) array; replicates : (draws, q) array
-            Observation-weighted means; NaN in a draw that holds no observation of a quantity.
+        ``values`` (m,) or (m, q) are observations, ``trajectory_ids`` (m,) theirs; NaN are left out of their quantity. A
+        draw that holds no observation of a quantity gives NaN.
         """
-        values = np.asarray(values, float)
-        values = values[:, None] if values.ndim == 1 else values
-        sums, counts = self.totals(values, trajectory_ids)
+        sums, counts = self.totals(_columns(values), trajectory_ids)
         with np.errstate(invalid="ignore", divide="ignore"):
             replicates = np.concatenate([(w @ sums) / (w @ counts) for w in self.weights()])
             return sums.sum(0) / counts.sum(0), replicates
@@ -99,27 +80,28 @@ class TrajectoryDraws:
     def totals(self, values, trajectory_ids):
         """Sums and counts of (m, q) values per trajectory, each (n, q); NaN are left out."""
         codes = self.codes(trajectory_ids)
-        seen = ~np.isnan(values)
-        shape = (len(self.ids), values.shape[1])
-        sums, counts = np.zeros(shape), np.zeros(shape)
-        for q in range(values.shape[1]):
-            sums[:, q] = np.bincount(codes[seen[:, q]], values[seen[:, q], q], minlength=shape[0])
-            counts[:, q] = np.bincount(codes[seen[:, q]], minlength=shape[0])
+        sums, counts = np.zeros((2, len(self), values.shape[1]))
+        for q, column in enumerate(values.T):
+            seen = ~np.isnan(column)
+            sums[:, q] = np.bincount(codes[seen], column[seen], minlength=len(self))
+            counts[:, q] = np.bincount(codes[seen], minlength=len(self))
         return sums, counts
 
     def equal_strata_means(self, values, trajectory_ids, strata):
         """Like :meth:`means`, but the mean of the strata's means: each stratum weighs the same.
 
-        ``strata`` gives each observation's stratum (the reviewed target id). A draw without one of the
-        strata has no value (NaN).
+        ``strata`` gives each observation's stratum (the reviewed target id). A draw without one of them is NaN.
         """
-        values = np.asarray(values, float)
-        values = values[:, None] if values.ndim == 1 else values
-        strata = np.asarray(strata)
+        values, strata = _columns(values), np.asarray(strata)
         only = [np.where((strata == s)[:, None], values, np.nan) for s in np.unique(strata)]
         point, replicates = self.means(np.concatenate(only, axis=1), trajectory_ids)  # one pass over the draws
         shape = (len(only), values.shape[1])
         return point.reshape(shape).mean(axis=0), replicates.reshape(-1, *shape).mean(axis=1)
+
+
+def _columns(values):
+    values = np.asarray(values, float)
+    return values[:, None] if values.ndim == 1 else values
 
 
 def interval(replicates, level=0.95, *, method="percentile", n=None, point=None):
@@ -131,17 +113,10 @@ def interval(replicates, level=0.95, *, method="percentile", n=None, point=None)
     Parameters
     ----------
     replicates : (draws, ...) array
-    method : str
-        ``percentile``: the quantiles of the replicates. ``expanded``: the same at wider
-        levels. ``t``: point ± Student's t times the replicates' standard deviation times sqrt(n / (n - 1)).
-    n : int
-        Number of resampled trajectories, of both outcomes together for an AUC; ``percentile`` needs none.
-    point : (...) array, optional
-        Centre of ``t``; the replicates' mean without it.
-
-    Raises
-    ------
-    ValueError for an unknown method, or without ``n`` where it is needed.
+    method : ``percentile``, the quantiles of the replicates; ``expanded``, the same at wider levels; or ``t``, point ±
+        Student's t times the replicates' standard deviation times sqrt(n / (n - 1))
+    n : int, number of resampled trajectories, of both outcomes together for an AUC; ``percentile`` needs none
+    point : (...) array, optional, the centre of ``t``; the replicates' mean without it
 
     Notes
     -----
@@ -183,17 +158,9 @@ def holders(values, trajectory_ids):
 def means_by(draws, values, trajectory_ids, groups, order, *, level=0.95, method="percentile"):
     """Means of each quantity within groups of observations, over the shared draws.
 
-    Parameters
-    ----------
-    draws : TrajectoryDraws
-    values : (n, quantities) DataFrame; NaN is missing
-    groups : (n,) array, the group of each observation
-    order : list of (group, its name) in the order of the rows
-
-    Returns
-    -------
-    DataFrame, one row a group and quantity: group, quantity, n (observations), trajectories (that hold one), mean, low,
-    high
+    ``values`` is a DataFrame, one row an observation and one column a quantity, ``groups`` gives each observation's
+    group, ``order`` lists (group, its name). Returns one row a group and quantity: group, quantity, n (observations),
+    trajectories (that hold one), mean, low, high.
     """
     rows = []
     for group, name in order:
@@ -202,7 +169,8 @@ def means_by(draws, values, trajectory_ids, groups, order, *, level=0.95, method
         behind = holders(part, trajectory_ids)
         low, high = interval(replicates, level, method=method, n=behind)
         count = int((groups == group).sum())
-        rows += [(name, quantity, count, behind, point[i], low[i], high[i]) for i, quantity in enumerate(values.columns)]
+        of_each = zip(values.columns, point, low, high, strict=True)
+        rows += [(name, quantity, count, behind, *numbers) for quantity, *numbers in of_each]
     return pd.DataFrame(rows, columns=["group", "quantity", "n", "trajectories", "mean", "low", "high"])
 
 
@@ -235,16 +203,9 @@ def _both_outcomes(outcomes):
 
 
 def _win_shares(success, failure, weights):
-    """Share of the weighted failures that each success outranks, ties half; NaN where a score is missing.
+    """Share of the failures that each success outranks, ties half, (draws, n_s); NaN where a score is missing.
 
-    Parameters
-    ----------
-    success, failure : (n_s,) and (n_f,) arrays of scores
-    weights : (draws, n_f) array, how often each failure is drawn
-
-    Returns
-    -------
-    (draws, n_s) array
+    ``success`` (n_s,) and ``failure`` (n_f,) are scores, ``weights`` (draws, n_f) say how often each failure is drawn.
     """
     if np.isnan(success).any() or np.isnan(failure).any():
         return np.full((len(weights), len(success)), np.nan)
@@ -256,19 +217,8 @@ def _win_shares(success, failure, weights):
 
 
 def auc_draws(scores, outcomes, draws=DRAWS, seed=SEED):
-    """AUCs of several score columns over the same outcome-stratified draws.
+    """AUCs of score columns (n, q) over the same outcome-stratified draws: a (q,) and a (draws, q) array.
 
-    Parameters
-    ----------
-    scores : (n, q) array, one row a trajectory
-    outcomes : (n,) array of bool
-
-    Returns
-    -------
-    point : (q,) array; replicates : (draws, q) array
-
-    Notes
-    -----
     Drawn in blocks, so memory is bounded; time is linear in trajectories times draws.
     """
     scores, outcomes = np.asarray(scores, float), _both_outcomes(outcomes)

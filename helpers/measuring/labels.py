@@ -55,18 +55,10 @@ def says_nothing(value):
 def read_labels(tokens, logprobs, labels):
     """Labels of one answer, by the definition (the slow, plain version of :func:`label_matrix`).
 
-    Parameters
-    ----------
-    tokens, logprobs : list of str, list of float, or None
-        Alternatives of the first generated token, as received. Two lists of unequal length do not tell which
-        value belongs to which token, so they are read as no log-probabilities.
-    labels : tuple of str
-
-    Returns
-    -------
-    LabelReading
-        The bound of a label that was not returned is min(smallest returned, log of the residual mass); one that came
-        back with a sentinel may have all the mass that no other token has.
+    ``tokens`` and ``logprobs`` are the alternatives of the first generated token, as received, or None. Two lists of
+    unequal length do not tell which value belongs to which token, so they are read as no log-probabilities. The bound of
+    a label that was not returned is min(smallest returned, log of the residual mass); one that came back with a sentinel
+    may have all the mass that no other token has.
     """
     if not tokens or not logprobs or len(tokens) != len(logprobs):
         gone = (math.nan,) * len(labels)
@@ -74,23 +66,21 @@ def read_labels(tokens, logprobs, labels):
     pairs = [(normalise(t or ""), v) for t, v in zip(tokens, logprobs, strict=True)]
     good = [v for _, v in pairs if usable(v)]
     residual = 1 - math.fsum(math.exp(v) for v in good)
-    values, reasons, bounds = [], [], []
+    found = []
     for label in labels:
         variants = [v for t, v in pairs if t == label]
         readable = [v for v in variants if usable(v)]
         if readable and not any(map(says_nothing, variants)):
-            value, reason, bound = float(np.logaddexp.reduce(readable)), None, math.nan
+            found.append((float(np.logaddexp.reduce(readable)), None, math.nan))
         elif variants:
             left = residual + math.fsum(math.exp(v) for v in readable)
-            value, reason, bound = math.nan, SENTINEL, math.log(left) if left > 0 else 0.0
+            found.append((math.nan, SENTINEL, math.log(left) if left > 0 else 0.0))
         else:
             left = math.log(residual) if residual > 0 else math.inf
-            value, reason, bound = math.nan, NOT_RETURNED, min([*good, left], default=math.nan)
-        values.append(value)
-        reasons.append(reason)
-        bounds.append(bound)
+            found.append((math.nan, NOT_RETURNED, min([*good, left], default=math.nan)))
+    values, reasons, bounds = zip(*found, strict=True)
     mass = math.fsum(math.exp(v) for v in values if not math.isnan(v))
-    return LabelReading(tuple(values), tuple(reasons), tuple(bounds), mass)
+    return LabelReading(values, reasons, bounds, mass)
 
 
 def label_matrix(tokens, logprobs, labels):
@@ -126,8 +116,10 @@ def label_matrix(tokens, logprobs, labels):
     share = np.bincount(cell[readable], np.exp(flat[readable] - top[cell[readable]]), n * width)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = np.where(share > 0, top + np.log(share), np.nan).reshape(n, width)
-    spoiled = np.bincount(cell[(codes >= 0) & ~good], minlength=n * width).reshape(n, width) > 0
-    open_ = np.bincount(cell[(codes >= 0) & (np.isnan(flat) | (flat > 0))], minlength=n * width).reshape(n, width) > 0
-    values = np.where(open_, np.nan, values)
+    spoiled, silent = (
+        np.bincount(cell[(codes >= 0) & bad], minlength=n * width).reshape(n, width) > 0
+        for bad in (~good, np.isnan(flat) | (flat > 0))
+    )
+    values = np.where(silent, np.nan, values)
     mass = np.where(lengths > 0, np.nansum(np.exp(values), axis=1), np.nan)
     return values, spoiled & np.isnan(values), mass

@@ -14,33 +14,24 @@ from scipy.stats import trim_mean
 from helpers.channels.plan import CELL, LAYOUTS
 from helpers.study.tasks import K
 
-ENDPOINT = tuple(name for name in CELL if name not in ("layout", "assessed"))
+_ENDPOINT = [name for name in CELL if name not in ("layout", "assessed")]
 LAYOUT_MARGINS = tuple(f"layout_{s}" for s in LAYOUTS)
 
 
 class IncompleteFace(ValueError):
     """An interaction was asked for without all of its four corners."""
 
+
 # -- energies ---------------------------------------------------------------------------------------
 
 
 def align_labels(values, layouts):
-    """Label log-probabilities as candidate energies.
+    """Label log-probabilities (n, K), columns A to D, as candidate energies (n, K), nats.
 
-    Parameters
-    ----------
-    values : (n, K) array, nats
-        Columns are the labels A, B, C, D.
-    layouts : (n,) array of int
-        Cyclic layout s: candidate j stands at label (j + s) mod K.
-
-    Returns
-    -------
-    (n, K) array, nats; column j is candidate j.
+    In cyclic layout s, of which ``layouts`` (n,) gives one a row, candidate j stands at label (j + s) mod K.
     """
-    values, layouts = np.asarray(values, float), np.asarray(layouts)
-    slots = (np.arange(K) + layouts[:, None]) % K
-    return np.take_along_axis(values, slots, axis=1)
+    slots = (np.arange(K) + np.asarray(layouts)[:, None]) % K
+    return np.take_along_axis(np.asarray(values, float), slots, axis=1)
 
 
 def binary_energy(yes, no):
@@ -49,22 +40,17 @@ def binary_energy(yes, no):
 
 
 def layout_reduction(energies, tau=1.0):
-    """Average candidate energies over cyclic layouts, centred within each (Equation 8).
+    """Average candidate energies (..., S, K) over S cyclic layouts, centred within each (Equation 8).
 
-    Parameters
-    ----------
-    energies : (..., S, K) array, nats
-        Aligned by candidate identity; S layouts.
-    tau : float
-        Sampling temperature; applies only where log-probabilities are temperature-scaled.
-
-    Returns
-    -------
-    (..., K) array: (tau / S) sum over s of [l_s(c) - mean over c of l_s(c)]; NaN if any part is missing.
+    Returns (..., K), nats: (tau / S) sum over s of [l_s(c) - mean over c of l_s(c)]; NaN if any part is missing. ``tau``
+    is the sampling temperature; it applies only where log-probabilities are temperature-scaled.
     """
+    return tau * _centred(energies).mean(axis=-2)
+
+
+def _centred(energies):
     energies = np.asarray(energies, float)
-    centred = energies - energies.mean(axis=-1, keepdims=True)
-    return tau * centred.mean(axis=-2)
+    return energies - energies.mean(axis=-1, keepdims=True)
 
 
 def latin_square_shares(energies):
@@ -73,16 +59,10 @@ def latin_square_shares(energies):
     Over the four cyclic layouts every candidate stands once at every letter, so an endpoint's 16 values, centred
     within each layout, are a Latin square and their sum of squares splits exactly.
 
-    Parameters
-    ----------
-    energies : (n, K, K) array, nats; layouts 0 to K-1, candidates by identity
-
-    Returns
-    -------
-    (n, 3) array: shares of candidate, letter and rest; they sum to one, NaN where a value is missing
+    Takes energies (n, K, K), nats, by layout and candidate; returns (n, 3), the shares of candidate, letter and rest,
+    which sum to one, NaN where a value is missing.
     """
-    centred = np.asarray(energies, float)
-    centred = centred - centred.mean(axis=-1, keepdims=True)
+    centred = _centred(energies)
     size = centred.shape[-1]
     letter = (np.arange(size) + np.arange(size)[:, None]) % size  # letter[s, j]: where candidate j stands in layout s
     at_letter = np.take_along_axis(centred, np.argsort(letter, axis=1)[None], axis=-1)
@@ -107,21 +87,20 @@ def target_margin(energies, target):
     (...) array of float, in nats
         L_g - log(sum of exp(L_c), c != g); NaN where any of the K is missing.
     """
-    energies = np.asarray(energies, float)
-    target = np.asarray(target)[..., None]
-    own = np.take_along_axis(energies, target, axis=-1)[..., 0]
-    rest = np.where(np.arange(energies.shape[-1]) == target, -np.inf, energies)
-    with np.errstate(invalid="ignore"):
-        return np.where(np.isnan(energies).any(axis=-1), np.nan, own - np.logaddexp.reduce(rest, axis=-1))
+    return _margin(energies, target, lambda rest: np.logaddexp.reduce(rest, axis=-1))
 
 
 def competitor_margin(energies, target):
     """Target energy minus the strongest competitor's, in nats (Equation 3 of the first version)."""
-    energies = np.asarray(energies, float)
-    target = np.asarray(target)[..., None]
+    return _margin(energies, target, lambda rest: rest.max(axis=-1))
+
+
+def _margin(energies, target, against):
+    energies, target = np.asarray(energies, float), np.asarray(target)[..., None]
     own = np.take_along_axis(energies, target, axis=-1)[..., 0]
     rest = np.where(np.arange(energies.shape[-1]) == target, -np.inf, energies)
-    return np.where(np.isnan(energies).any(axis=-1), np.nan, own - rest.max(axis=-1))
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isnan(energies).any(axis=-1), np.nan, own - against(rest))
 
 
 def wave_reduction(margins, weights=None):
@@ -166,14 +145,8 @@ def diagonal(after_1, before_0):
 def symmetric_allocation(before_before, after_before, before_after, after_after):
     """Allocation of the diagonal change of the retrieval face to state and view (Equation 4).
 
-    Parameters
-    ----------
-    before_before, after_before, before_after, after_after : arrays, nats
-        F(x-, r-), F(x+, r-), F(x-, r+), F(x+, r+): state first, frozen view second.
-
-    Returns
-    -------
-    C_x, C_r : arrays, nats; C_x + C_r = F(x+, r+) - F(x-, r-).
+    Takes F(x-, r-), F(x+, r-), F(x-, r+), F(x+, r+) in nats, state first, frozen view second; returns C_x and C_r, which
+    add up to F(x+, r+) - F(x-, r-).
     """
     state = 0.5 * (gain(after_before, before_before) + gain(after_after, before_after))
     view = 0.5 * (gain(before_after, before_before) + gain(after_after, after_before))
@@ -201,10 +174,7 @@ def sign_shares(gains):
 def chance_disagreement(up_1, down_1, up_0, down_0):
     """Share of opposite signs that two gains would have, were they unrelated: what a disagreement is held against.
 
-    Parameters
-    ----------
-    up_1, down_1, up_0, down_0 : floats or (draws,) arrays
-        Shares of positive and of negative gains under each channel.
+    Takes the shares of positive and of negative gains under each channel, floats or (draws,) arrays.
     """
     return up_1 * down_0 + down_1 * up_0
 
@@ -234,17 +204,10 @@ def sign_counts(gain_0, gain_1):
 
 
 def retry_disagreement(reference, alternative):
-    """Cross-channel and same-channel sign disagreement per transition, over two waves (B.1).
+    """Cross-channel and same-channel sign disagreement per transition, two (n,) arrays, over two waves (B.1).
 
-    Parameters
-    ----------
-    reference, alternative : (n, 2) arrays, nats
-        Gains of the two channels in wave 1 and wave 2.
-
-    Returns
-    -------
-    cross, same : (n,) arrays
-        Mean over the four cross-channel wave pairings; mean over the two same-channel pairings.
+    Takes the two channels' gains (n, 2) in wave 1 and wave 2, nats; returns the mean over the four cross-channel wave
+    pairings and the mean over the two same-channel pairings.
     """
     a, b = np.asarray(reference, float), np.asarray(alternative, float)
     cross = np.mean([disagrees(a[:, i], b[:, j]) for i in (0, 1) for j in (0, 1)], axis=0)
@@ -259,7 +222,7 @@ def trimmed_mean(values, share=0.1):
     return np.nan if np.isnan(values).any() else trim_mean(values, share)
 
 
-# -- from recordings to endpoint margins -------------------------------------------------------------
+# -- from cells to endpoint margins ------------------------------------------------------------------
 
 
 def candidate_gaps(cells):
@@ -278,9 +241,8 @@ def endpoint_energies(cells):
     energies : (m, S, K) array, nats; layouts in ascending order, candidates by identity; NaN where missing
     """
     plan, values = cells.plan, cells.values
-    groups = plan.groupby(list(ENDPOINT), sort=False, dropna=False)
-    number = groups.ngroup().to_numpy()
-    ends = plan.loc[~plan.duplicated(list(ENDPOINT)), list(ENDPOINT)].reset_index(drop=True)
+    number = plan.groupby(_ENDPOINT, sort=False, dropna=False).ngroup().to_numpy()
+    ends = plan.loc[~plan.duplicated(_ENDPOINT), _ENDPOINT].reset_index(drop=True)
     layouts = np.sort(plan["layout"].unique())
     slot = np.searchsorted(layouts, plan["layout"].to_numpy())
     energies = np.full((len(ends), len(layouts), K), np.nan)
@@ -295,37 +257,29 @@ def endpoint_energies(cells):
 def endpoint_margins(cells, study, tau=1.0):
     """One row per (trajectory, state, channel, wave): its target margin and what it rests on.
 
-    Parameters
-    ----------
-    cells : Cells
-    study : Study, for the reviewed targets
-    tau : float, as in :func:`layout_reduction`
-
-    Returns
-    -------
-    DataFrame with the endpoint's columns and
-        ``margin`` (nats; layouts reduced first), ``layout_0`` … ``layout_3`` (nats; margin of one layout
-        alone), ``energy_0`` … ``energy_3`` (nats; reduced candidate energies), ``complete``.
+    ``study`` knows the reviewed targets, ``tau`` is that of :func:`layout_reduction`. Returns a DataFrame with the
+    endpoint's columns, ``margin`` (layouts reduced first), ``layout_0`` … ``layout_3`` (margin of one layout alone),
+    ``energy_0`` … ``energy_3`` (reduced candidate energies), all in nats, and ``complete``.
     """
     ends, energies = endpoint_energies(cells)
     layouts = np.sort(cells.plan["layout"].unique())
-    target = np.array([study.target(name) for name in ends["trajectory_id"]], dtype=int)
+    target = _targets(ends, study)
     reduced = layout_reduction(energies, tau)
     margins = target_margin(tau * energies, np.repeat(target[:, None], len(layouts), axis=1))
     out = {"margin": target_margin(reduced, target)}
     out |= {f"layout_{s}": margins[:, i] for i, s in enumerate(layouts)}
     out |= {f"energy_{j}": reduced[:, j] for j in range(K)}
-    ends = ends.assign(**out)
-    return ends.assign(complete=ends["margin"].notna())
+    return ends.assign(**out, complete=~np.isnan(out["margin"]))
+
+
+def _targets(ends, study):
+    return np.array([study.target(name) for name in ends["trajectory_id"]], dtype=int)
 
 
 def state_beliefs(cells, study, tau=1.0):
     """Beliefs over the candidates at every state of the complete trajectories, averaged over layouts.
 
-    Parameters
-    ----------
-    cells : Cells of one channel and one wave
-    tau : float, as in :func:`layout_reduction`
+    The cells are those of one channel and one wave; ``tau`` is that of :func:`layout_reduction`.
 
     Returns
     -------
@@ -335,23 +289,18 @@ def state_beliefs(cells, study, tau=1.0):
     """
     ends, energies = endpoint_energies(cells)
     beliefs = softmax(tau * energies, axis=-1).mean(axis=1)
-    whole = pd.Series(~np.isnan(beliefs).any(axis=1)).groupby(ends["trajectory_id"].to_numpy()).transform("all").to_numpy(bool)
-    ends, beliefs = ends[whole].reset_index(drop=True), beliefs[whole]
-    return ends, beliefs, np.array([study.target(name) for name in ends["trajectory_id"]], dtype=int)
+    gone = ends.loc[np.isnan(beliefs).any(axis=1), "trajectory_id"]
+    whole = ~ends["trajectory_id"].isin(gone).to_numpy()
+    ends = ends[whole].reset_index(drop=True)
+    return ends, beliefs[whole], _targets(ends, study)
 
 
 def view_interactions(margins, states):
     """Gains and interactions of two views at every vertex of a bridge (Equation 5), in nats.
 
-    Parameters
-    ----------
-    margins : Series of margins indexed by (trajectory_id, vertex, view, state); views ``quote`` and ``generated``
-    states : (before, after)
-
-    Returns
-    -------
-    DataFrame, one row a trajectory: ``quote_v``, ``generated_v`` (gains) and ``D_v`` (generated minus quote) for each
-    vertex v
+    ``margins`` is a Series indexed by (trajectory_id, vertex, view, state), with the views ``quote`` and ``generated``;
+    ``states`` are (before, after). Returns a DataFrame, one row a trajectory: ``quote_v``, ``generated_v`` (gains) and
+    ``D_v`` (generated minus quote) for each vertex v.
     """
     wide = margins.unstack(["vertex", "view", "state"])
     out = {}
@@ -375,24 +324,17 @@ def without_begun(cells, least=0.5):
 
 
 def transition_gains(margins, *, column="margin", by):
-    """Gains of every transition, one column a channel.
+    """Gains of every transition, one column a channel, as a DataFrame indexed by (trajectory_id, step).
 
     Parameters
     ----------
     margins : DataFrame from :func:`endpoint_margins`, one wave
-    column : str
-        Which margin to difference.
-    by : str or list of str
-        Endpoint column(s) that tell the channels apart.
-
-    Returns
-    -------
-    DataFrame indexed by (trajectory_id, step): F(x_step) - F(x_{step-1}), nats; NaN where incomplete.
+    column : str, which margin to difference: F(x_step) - F(x_{step-1}), nats, NaN where incomplete
+    by : str or list of str, endpoint column(s) that tell the channels apart
 
     Raises
     ------
-    ValueError
-        When two endpoints share trajectory, state and ``by``: averaging them would hide a missing one.
+    ValueError when two endpoints share trajectory, state and ``by``: averaging them would hide a missing one.
     """
     cell = ["trajectory_id", "state", *([by] if isinstance(by, str) else by)]
     twice = margins[margins.duplicated(cell)]
@@ -402,9 +344,9 @@ def transition_gains(margins, *, column="margin", by):
             f"{twice['state'].iloc[0]} fall into one column; pass one wave, or name in `by` what tells them apart."
         )
     wide = margins.pivot_table(index=["trajectory_id", "state"], columns=by, values=column, dropna=False, sort=False)
+    # Also a state between two others that nobody scored: its steps are NaN.
     states = range(int(margins["state"].min()), int(margins["state"].max()) + 1) if len(margins) else []
-    grid = [margins["trajectory_id"].unique(), states]  # a state between two others that nobody scored: its steps are NaN
-    wide = wide.reindex(pd.MultiIndex.from_product(grid, names=["trajectory_id", "state"]))
-    gains = wide.groupby(level="trajectory_id", sort=False).diff()
+    grid = pd.MultiIndex.from_product([margins["trajectory_id"].unique(), states], names=wide.index.names)
+    gains = wide.reindex(grid).groupby(level="trajectory_id", sort=False).diff()
     first = gains.index.get_level_values("state") == margins["state"].min()
     return gains[~first].rename_axis(["trajectory_id", "step"])

@@ -1,8 +1,8 @@
 """What views claim before anything was retrieved, and how well the parser reads it.
 
-Hand labels (``data/support_labels.jsonl``) hold, for every view of the first trajectories, the concrete candidates that the
-view's support field supports: ``{"trajectory_id", "state", "kind", "supported": ["CANDIDATE_01", …]}``. A later ``round``
-than 1 says that the label was given after the parser had been changed by what the earlier ones showed.
+Hand labels (``data/support_labels.jsonl``) hold, for every view of the first trajectories, the concrete candidates that
+the view's support field supports: ``{"trajectory_id", "state", "kind", "supported": ["CANDIDATE_01", …]}``. A later
+``round`` than 1 says that the label was given after the parser had been changed by what the earlier ones showed.
 """
 
 import numpy as np
@@ -34,20 +34,15 @@ def parsed(study, name, text, by_text=True):
 def before_claims(study, kinds, state):
     """Supported concrete candidates per frozen view of one state that holds no artifact yet.
 
-    Returns
-    -------
-    DataFrame: trajectory_id, kind, supported (count; NaN where the view cannot be read)
+    Returns a DataFrame: trajectory_id, kind, supported (count; NaN where the view cannot be read).
     """
     rows = []
-    for name, trajectory in study.trajectories.items():
-        if trajectory.states[state].get("artifacts"):
-            continue
-        for kind in kinds:
-            text = study.views.get(view_id(name, state, kind))
-            if text is None:
-                continue
-            found = parsed(study, name, text)
-            rows.append((name, kind, np.nan if found is None else len(found)))
+    for name in (n for n, t in study.trajectories.items() if not t.states[state].get("artifacts")):
+        texts = {kind: study.views.get(view_id(name, state, kind)) for kind in kinds}
+        for kind, text in texts.items():
+            if text is not None:
+                found = parsed(study, name, text)
+                rows.append((name, kind, np.nan if found is None else len(found)))
     return pd.DataFrame(rows, columns=["trajectory_id", "kind", "supported"])
 
 
@@ -61,40 +56,32 @@ def hand_labels(path):
     return rows
 
 
-def _interval(hits, total):
-    return proportion_confint(hits, total, method="wilson") if total else (np.nan, np.nan)
-
-
 def validate(labels, study, by_text=True):
     """Precision, recall and agreement of the parser against hand labels, per contract and together.
 
-    One unit is one concrete candidate of one labelled view; intervals are Wilson's, 95%.
-
-    Returns
-    -------
-    DataFrame, one row a contract and measure: contract, measure, hits, of, share, low, high, views
+    One unit is one concrete candidate of one labelled view; intervals are Wilson's, 95%. Returns a DataFrame, one row a
+    contract and measure: contract, measure, hits, of, share, low, high, views.
     """
     units = []
     for row in labels:
-        text = study.views.get(view_id(row["trajectory_id"], row["state"], row["kind"]))
-        if text is None or row["trajectory_id"] not in study.trajectories:
+        name, view = row["trajectory_id"], (row["trajectory_id"], row["state"], row["kind"])
+        text = study.views.get(view_id(*view))
+        if text is None or name not in study.trajectories:
             continue
-        fallback = fallback_position(study.task(row["trajectory_id"]))
-        found = parsed(study, row["trajectory_id"], text, by_text) or set()
-        for position in set(range(K)) - {fallback}:
-            by_hand = alias(position) in row["supported"]
-            units.append((row["kind"], row["trajectory_id"], row["state"], position in found, by_hand))
-    frame = pd.DataFrame(units, columns=["kind", "trajectory_id", "state", "parser", "hand"])
+        found = parsed(study, name, text, by_text) or set()
+        for position in set(range(K)) - {fallback_position(study.task(name))}:
+            units.append((*view, position in found, alias(position) in row["supported"]))
+    frame = pd.DataFrame(units, columns=["trajectory_id", "state", "kind", "parser", "hand"])
     out = []
     for contract, part in [*frame.groupby("kind", sort=True), ("both", frame)]:
-        both = int((part["parser"] & part["hand"]).sum())
+        both = (part["parser"] & part["hand"]).sum()
         measures = {
-            "precision": (both, int(part["parser"].sum())),
-            "recall": (both, int(part["hand"].sum())),
-            "agreement": (int((part["parser"] == part["hand"]).sum()), len(part)),
+            "precision": (both, part["parser"].sum()),
+            "recall": (both, part["hand"].sum()),
+            "agreement": ((part["parser"] == part["hand"]).sum(), len(part)),
         }
         views = part.groupby(["trajectory_id", "state", "kind"]).ngroups
         for measure, (hits, of) in measures.items():
-            low, high = _interval(hits, of)
-            out.append((contract, measure, hits, of, hits / of if of else np.nan, low, high, views))
+            share = (hits / of, *proportion_confint(hits, of, method="wilson")) if of else (np.nan,) * 3
+            out.append((contract, measure, int(hits), int(of), *share, views))
     return pd.DataFrame(out, columns=["contract", "measure", "hits", "of", "share", "low", "high", "views"])
