@@ -222,7 +222,7 @@ record: $(READY) $(PREPARED) ## ask the evaluators for what is not recorded; sto
 	@$(PY) -m helpers.asking.record run --profile $(PROFILE) $(N:%=--first %) $(ARGS)
 
 why: $(READY) $(PREPARED) ## why cells are not found: ARGS="--section components --trajectory traj-risk-03 --state 4" (PROFILE)
-	@$(PY) -m helpers.asking.why why --profile $(PROFILE) $(ARGS)
+	@$(PY) -m helpers.asking.why_command why --profile $(PROFILE) $(ARGS)
 
 verify: $(READY) ## ask a sample of the recorded questions again and compare (PROFILE, N)
 	@$(PY) -m helpers.asking.record verify --profile $(PROFILE) $(N:%=--count %) $(ARGS)

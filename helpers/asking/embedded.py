@@ -6,7 +6,6 @@
 
 import argparse
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -22,6 +21,7 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+from filelock import FileLock
 from tqdm import tqdm
 
 from helpers.channels.stacks import StackError, load_stack
@@ -80,8 +80,7 @@ def _fetch(stack, path):
     goes on where it was. A second process that wants the same model waits for the first.
     """
     parts = path.with_suffix(".parts")
-    with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(path.with_suffix(".lock")):
         if path.exists():
             return
         parts.mkdir(exist_ok=True)

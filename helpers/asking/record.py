@@ -14,7 +14,7 @@ from pathlib import Path
 
 from helpers.asking.acquire import ask_missing, one_currency
 from helpers.asking.budget import Budget
-from helpers.asking.client import RunStopped
+from helpers.asking.faults import RunStopped
 from helpers.asking.forecast import forecasts, print_plan, section_ids
 from helpers.asking.generate import obtain_donors, obtain_views
 from helpers.asking.recordings import Recordings

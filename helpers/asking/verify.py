@@ -1,13 +1,12 @@
 """Ask a hash-drawn sample of what is recorded again, and compare."""
 
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 
 from helpers.asking.client import client_for
-from helpers.asking.recordings import Recordings
+from helpers.asking.recordings import READ, Recordings
 from helpers.asking.run import Acquisition, missing_cells
 from helpers.channels import sections
 from helpers.channels.plan import add_keys, short_hash
@@ -29,17 +28,16 @@ async def verify(setting, count, *, first=None, progress=True):
     name = setting.common["STACK"]
     stack, store = setting.stacks[name], setting.store(name)
     plan = add_keys(sections.global_replay(list(study.trajectories), name), study, setting.stacks)
-    table = store.table()
     plan = plan[plan["key"].isin(store.keys())]
     if plan.empty:
         raise DataError(f"{store.parquet}: nothing recorded for {name} to verify.")
     sample = draw_transitions(plan, count)
     with TemporaryDirectory() as folder:
-        scratch = Recordings(Path(folder), name)
+        scratch = Recordings(folder, name)
         async with client_for(stack) as client:
             cells = missing_cells(sample, study, stack, scratch, section="verify")
             await Acquisition(scratch, stack, client, progress=progress).run(cells)
-        return compare(sample, study, table, scratch.table())
+        return compare(sample, study, store.table(READ), scratch.table(READ))
 
 
 def draw_transitions(plan, count):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from helpers.asking.modes import MODES
 from helpers.channels.stacks import text_exponent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +29,7 @@ TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "list": li
 
 
 # What a parameter may be, wherever a notebook declares it; a notebook asserts what it alone needs.
-CHOICES = {"ACQUIRE": ("recorded", "missing", "fresh"), "INTERVAL": ("percentile", "expanded", "t")}
+CHOICES = {"ACQUIRE": MODES, "INTERVAL": ("percentile", "expanded", "t")}
 LEAST = {"DRAWS": 2, "FIRST": 0, "SEED": 0, "WAVES": 1, "MOST_WAVES": 1, "BUDGET": 0, "BUDGET_MONEY": 0, "TOP": 1, "BINS": 1,
          "EPISODES": 2, "REPLAYS": 0, "ARM_TASKS": 2}  # fmt: skip
 
