@@ -15,7 +15,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from helpers.asking.acquire import MODES
+from helpers.asking.modes import MODES
 from helpers.channels.stacks import text_exponent
 from helpers.measuring.inference import METHODS, SEED
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.asking.budget import Budget, BudgetSpent
+from helpers.asking.budget import Budget
+from helpers.asking.faults import BudgetSpent
 from helpers.asking.generate import freeze_views
 from helpers.channels.prompts import SOURCE_ONLY_CLAUSE, generator_messages, two_pass_generator_messages
 from helpers.channels.stacks import StackError, load_stack
