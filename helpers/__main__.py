@@ -12,9 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.asking.client import RunStopped
 from helpers.channels.stacks import StackError, load_stack, load_stacks
-from helpers.reporting.execute import NotebookFailed
 from helpers.reporting.params import ROOT, ParameterError, settings_of
 from helpers.reporting.reproduce import Stopped, plan, reproduce
 from helpers.study.files import DataError, write_text
@@ -169,14 +167,24 @@ def main(arguments=None):
         options.call(options)
     except Stopped as stopped:
         return stopped.args[0]
-    except (ParameterError, DataError, StackError, RunStopped, NotebookFailed, ValueError) as error:
+    except (ParameterError, DataError, StackError, ValueError) as error:
         return _say(f"error: {error}", 2 if isinstance(error, ParameterError) else 1)
     except KeyboardInterrupt:
         return _say("stopped; everything answered so far is recorded, and the same command goes on from here.", 130)
     except OSError as error:
         where = error.filename or Path("outputs")
         return _say(f"error: {where}: {error.strerror or error}. Make it readable and its folder writable.", 1)
+    except _stops() as error:
+        return _say(f"error: {error}", 1)
     return 0
+
+
+def _stops():
+    """Errors of a run that say all there is to say; looked up only when there is one, for they load the client."""
+    from helpers.asking.faults import RunStopped
+    from helpers.reporting.execute import NotebookFailed
+
+    return RunStopped, NotebookFailed
 
 
 def _say(text, code):

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.reporting import manifest, site
-from helpers.reporting.execute import execute
+from helpers.reporting import manifest
 from helpers.reporting.params import (
     ROOT,
     ParameterError,
@@ -21,8 +20,9 @@ from helpers.reporting.params import (
     split_settings,
     suggestion,
 )
-from helpers.study import pubmedqa
 from helpers.study.files import write_text
+
+# What executes notebooks and writes pages takes seconds to import, so it is imported where it is needed.
 
 OVERVIEW = "00_overview"  # reads the tables that all the others write, so it runs last
 
@@ -77,6 +77,8 @@ class Job:
 
     def run(self):
         """Execute the notebook in this process; NotebookFailed says what went wrong."""
+        from helpers.reporting.execute import execute
+
         given = split_settings(self.setting)
         default = declared(self.source)
         cell = {name: value for name, value in self.values.items() if value != default.get(name)}
@@ -119,6 +121,8 @@ def prepare(settings, source, count, root=ROOT):
 
     Another file or another number makes them again; without a file the one named before is meant.
     """
+    from helpers.study import pubmedqa
+
     note = root / ".work" / "pubmedqa" / "source"
     if source and not Path(source).is_file():
         raise ParameterError(f"{source}: no such file; PUBMEDQA is a pqal_dev.json or ori_pqal.json.")
@@ -152,6 +156,8 @@ def reproduce(profile, *, only="", setting="", without=(), source="", count=None
         return jobs[0].output
     pages = folder / "index.html"
     if done or not pages.exists():
+        from helpers.reporting import site
+
         site.build(folder, profile)
     return pages
 
