@@ -23,7 +23,11 @@ from helpers.study.files import DataError, write_text
 def _report(options):
     page = reproduce(options.profile, only=options.nb, setting=options.set, without=options.without.split(),
                      source=os.environ.get("PUBMEDQA", ""), count=os.environ.get("N"))  # fmt: skip
-    print(f"The report is up to date: {page.relative_to(ROOT) if page.is_relative_to(ROOT) else page}")
+    print(f"The report is up to date: {_shown(page)}")
+
+
+def _shown(path):
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
 def _keep_sources_clean(_):
@@ -37,13 +41,16 @@ def _pages(options):
     from helpers.reporting import site
 
     folder = ROOT / settings_of(options.profile).OUTPUT
-    print(f"{folder.relative_to(ROOT)}/index.html: {len(site.build(folder, options.profile))} notebooks.")
+    print(f"{_shown(folder)}/index.html: {len(site.build(folder, options.profile))} notebooks.")
 
 
 def _execute(options):
-    jobs = plan(options.profile, only=options.notebook if options.only else "", setting=options.set)
-    job = next(j for j in jobs if j.notebook == options.notebook)
-    job.run()
+    listed = not options.only and options.notebook in settings_of(options.profile).NOTEBOOKS
+    jobs = plan(options.profile, only="" if listed else options.notebook, setting=options.set)
+    try:
+        next(j for j in jobs if j.notebook == options.notebook).run()
+    except KeyboardInterrupt:  # the command that started this one was interrupted, too, and says so
+        raise Stopped(130) from None
 
 
 def _record(options):
@@ -121,7 +128,7 @@ def _parser():
     def command(name, call, summary):
         added = commands.add_parser(name, help=summary, description=summary)
         added.set_defaults(call=call)
-        added.add_argument("--profile", default=given("PROFILE", "embedded"), help="a folder of params/")
+        added.add_argument("--profile", default=os.environ.get("PROFILE", "embedded"), help="a folder of params/")
         return added
 
     report = command("reproduce", _report, "execute what is out of date and write the report")
