@@ -51,7 +51,7 @@ def run(folder, *command, timeout=300, **environment):
     """A finished command in the copy, without what an outer make, kernel or environment would hand down."""
     dropped = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "SET", "NB", "PROFILE", "WITHOUT", "N", "PUBMEDQA", "ASV_RUN")
     kept = {k: v for k, v in os.environ.items() if k not in dropped}
-    environment = {**kept, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    environment = {**kept, "PYTHONPATH": str(folder), **environment}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
 
 
