@@ -108,7 +108,10 @@ def _model(o):
 
 def _clean_sources(o):
     """Git strips the outputs of source notebooks, so that working in JupyterLab leaves no trace in them."""
-    strip = "sh -c 'if [ -x .venv/bin/python ]; then exec .venv/bin/python -m nbstripout; else exec cat; fi'"
+    kernel = ("version", "codemirror_mode", "file_extension", "mimetype", "nbconvert_exporter", "pygments_lexer")
+    keys = " ".join(["metadata.widgets", *(f"metadata.language_info.{name}" for name in kernel)])
+    strip = f"exec .venv/bin/python -m nbstripout --keep-id --extra-keys \"{keys}\""
+    strip = f"sh -c 'if [ -x .venv/bin/python ]; then {strip}; else exec cat; fi'"
     if (ROOT / ".git").exists():
         subprocess.run(["git", "config", "filter.outputs.clean", strip], cwd=ROOT, check=False)
 
