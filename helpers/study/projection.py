@@ -108,10 +108,7 @@ def state_slice(state_text, name):
 
 
 class Projected(Sequence):
-    """Projections of a trajectory's states x0 … xn, each made when it is first looked at.
-
-    A state after a step has that step's observation.
-    """
+    """Projections of states x0 … xn, each made when first looked at; one after a step has that step's observation."""
 
     def __init__(self, states, steps):
         self._states, self._steps, self._made = states, steps, {}
@@ -120,6 +117,8 @@ class Projected(Sequence):
         return len(self._states)
 
     def __getitem__(self, number):
+        if isinstance(number, slice):
+            return [self[k] for k in range(len(self))[number]]
         number = range(len(self))[number]
         if number not in self._made:
             observation = self._steps[number - 1].get("observation") if number else None

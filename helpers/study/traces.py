@@ -148,7 +148,7 @@ def _states(row, where):
 def load_trajectories(path, tasks=None):
     """Trajectories of a JSONL file in file order; ids are unique and, given tasks, known and their questions kept."""
     found = {}
-    questions = None if tasks is None else {task["task_id"]: task["question"] for task in tasks}
+    questions = None if tasks is None else {task["task_id"]: task.get("question") for task in tasks}
     for number, row in enumerate(read_jsonl(path), start=1):
         trajectory = parse_trajectory(row, f"{path}, line {number}")
         name, task = trajectory.trajectory_id, trajectory.task_id
