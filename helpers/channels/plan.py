@@ -38,7 +38,7 @@ class Study:
     _made: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, make, *what):
-        """``make(self, *what)``, kept for the next time; what is kept goes when it is much, and never to another study."""
+        """``make(self, *what)``, worked out once; what is kept goes when it is much, and never to another study."""
         if (make, *what) not in self._made:
             if len(self._made) >= KEPT:
                 self._made.clear()
@@ -88,7 +88,7 @@ def load_study(tasks_path, trajectories_path, views_path=None, *, first=None):
 
 
 def make_plan(trajectory_ids, states, channels, *, waves=(0,), layouts=LAYOUTS):
-    """Cells as a DataFrame of columns ``CELL``, one row each, in declared order; ``assessed`` is a candidate's position or -1."""
+    """Cells as a DataFrame of columns ``CELL``, one a row, in declared order; ``assessed`` is a position or -1."""
     rows = []
     for name, state, channel, wave, layout in itertools.product(trajectory_ids, states, channels, waves, layouts):
         assessed = range(K) if channel.readout == "binary" else (JOINT,)
@@ -127,7 +127,8 @@ def _messages(study, trajectory_id, state, channel, layout, assessed):
     options = {"authority": channel.authority, "source_order": channel.source_order}
     if channel.template == "buffered":
         return prompts.buffered_messages(task, text, view, layout, **options)
-    return prompts.matched_messages(task, text, view, layout, assessed=None if assessed == JOINT else assessed, **options)
+    assessed = None if assessed == JOINT else assessed
+    return prompts.matched_messages(task, text, view, layout, assessed=assessed, **options)
 
 
 def request_body(messages, stack):
@@ -179,9 +180,9 @@ def add_keys(plan, study, stacks):
 def in_order(plan, study, order):
     """Row positions of a plan in the order in which they are asked.
 
-    ``prefix``: trajectory by trajectory, prompts sorted as text, which walks the tree of shared prefixes depth first, so a
-    server that caches the last prompt evaluates each branch once. ``prefix-groups``: groups of one state and channel in
-    hashed order, waves interleaved. ``hash``: single requests in hashed order.
+    ``prefix``: trajectory by trajectory, prompts sorted as text, which walks the tree of shared prefixes depth first:
+    a server that caches the last prompt evaluates each branch once. ``prefix-groups``: groups of one state and channel
+    in hashed order, waves interleaved. ``hash``: single requests in hashed order.
     """
     first_seen = {name: i for i, name in enumerate(dict.fromkeys(plan["trajectory_id"]))}
 

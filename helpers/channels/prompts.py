@@ -1,10 +1,9 @@
 """Prompts of the ASV paper (Appendix C), filled strictly.
 
-The templates are the printed ones, byte for byte (the first version's from its own Appendix B); ``<name>`` marks a field.
-Where the paper leaves open where the evidence goes, this project places it: an ``<EVIDENCE>`` block after the instruction
-paragraph (direct, buffered, generator), and, in the matched template, a layout-free candidate manifest and then the
-layout's option mapping after the sources, so that a layout changes nothing but the mapping and prompts share the longest
-prefix.
+The templates are the printed ones, byte for byte (the first version's from its own Appendix B); ``<name>`` is a field.
+Where the paper leaves open where the evidence goes, this project places it: an ``<EVIDENCE>`` block after the
+instruction paragraph (direct, buffered, generator), and, in the matched template, a layout-free candidate manifest and
+then the layout's option mapping after the sources, so that a layout changes nothing but the mapping.
 """
 
 import re
@@ -20,13 +19,7 @@ DIRECT_INSTRUCTION = (
     "metadata without factual evidence, choose the not_enough_information option. compare the evidence against "
     "every candidate before choosing one option label."
 )
-DIRECT_TAIL = """Question:
-<question>
-
-Options:
-<options>
-
-Output exactly one option label."""
+DIRECT_TAIL = "Question:\n<question>\n\nOptions:\n<options>\n\nOutput exactly one option label."
 
 SOURCE_ONLY_CLAUSE = (
     "Use only information explicitly present inside <EVIDENCE>. Do not use outside biomedical knowledge or the "
@@ -40,13 +33,7 @@ GENERATOR_INSTRUCTION = (
     "candidate_id. Separate supporting evidence, contradicting evidence, missing evidence, and unresolved "
     "ambiguity. Do not output a final option label."
 )
-GENERATOR_TAIL = """Question:
-<question>
-
-Candidates:
-<candidates>
-
-Return concise JSON-like text."""
+GENERATOR_TAIL = "Question:\n<question>\n\nCandidates:\n<candidates>\n\nReturn concise JSON-like text."
 
 BUFFERED_INSTRUCTION = (
     "You are evaluating whether the provided evidence state supports a claim. Use only information inside the "
@@ -62,7 +49,8 @@ MATCHED_SYSTEM = (
     "scoring contract."
 )
 AUTHORITY = {
-    "neutral": "Treat SOURCE_A and SOURCE_B as supplied. Do not give either source priority solely because of its source label.",
+    "neutral": "Treat SOURCE_A and SOURCE_B as supplied. Do not give either source priority solely because of its "
+    "source label.",
     "evidence-primary": "SOURCE_A is authoritative and SOURCE_B is advisory. If they conflict, rely on SOURCE_A.",
 }
 MATCHED_POLICY = "<AUTHORITY_POLICY>\n<policy>\n</AUTHORITY_POLICY>"
@@ -109,7 +97,7 @@ class PromptError(ValueError):
 
 
 def fill(template, **fields):
-    """Fill ``<name>`` fields in one pass, so a ``<name>`` inside a value stays; a missing or unknown field is an error."""
+    """Fill ``<name>`` fields in one pass (one inside a value stays); a missing or unknown field is an error."""
     wanted = set(_FIELD.findall(template))
     if wanted != set(fields):
         missing, unknown = sorted(wanted - set(fields)), sorted(set(fields) - wanted)
@@ -136,7 +124,7 @@ def with_aliases(text, task):
 
 
 def layout_order(layout):
-    """Positions of the candidates shown as A, B, C, D under a cyclic layout (0 … 3); over four each is at each label once."""
+    """Positions of the candidates shown as A, B, C, D under a cyclic layout (0 … 3): each at each label once."""
     return [(slot - layout) % len(LABELS) for slot in range(len(LABELS))]
 
 
@@ -189,7 +177,7 @@ def direct_messages(task, state_text, layout):
 
 
 def buffered_messages(task, state_text, view_text, layout, *, authority="neutral", source_order="state-first"):
-    """Buffered scoring for generated and quote views: one user message; another authority or order is for the controls."""
+    """Buffered scoring for generated and quote views; another authority or order is for the controls."""
     manifest = "\n".join(_listed(task, "candidate_id: {alias}\ntext: {text}"))
     mapping = "\n".join(_listed(task, "{label} = candidate_id: {alias}", layout_order(layout)))
     evidence = fill(EVIDENCE_BLOCK, projected_state=state_text)
@@ -200,7 +188,8 @@ def buffered_messages(task, state_text, view_text, layout, *, authority="neutral
     return _user(BUFFERED_INSTRUCTION, policy, *body, fill(BUFFERED_MAPPING, mapping=mapping))
 
 
-def matched_messages(task, state_text, view_text, layout, *, authority="neutral", source_order="state-first", assessed=None):
+def matched_messages(task, state_text, view_text, layout, *, authority="neutral", source_order="state-first",
+                     assessed=None):  # fmt: skip
     """Matched cube and bridge; ``assessed`` is the candidate that is judged Yes or No, None for the joint readout."""
     mapping = "\n".join(_listed(task, "{label} = {alias}", layout_order(layout)))
     state = fill(MATCHED_SOURCE_A, projected_state=state_text)

@@ -68,7 +68,7 @@ class Stack:
 
     @property
     def identity(self):
-        """What answers, part of every recording's key: the hash of an embedded model's file, or an endpoint and its model."""
+        """What answers, part of every recording's key: the hash of a model's file, or an endpoint and its model."""
         if self.kind == "embedded":
             return {"model_sha256": self.sha256}
         return {"base_url": self.base_url, "model": self.model}
@@ -103,7 +103,8 @@ def load_stacks(path=STACKS):
         raise StackError(f"{path}: cannot be read ({error.strerror}); restore it from the repository.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = f", line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
-        raise StackError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', 'not UTF-8')}); repair it.") from None
+        said = getattr(error, "problem", "not UTF-8")
+        raise StackError(f"{path}{where}: not valid YAML ({said}); repair it.") from None
     if not isinstance(rows, dict) or not rows:
         raise StackError(f"{path}: holds no stacks; each is a name with its fields below it.")
     return Stacks({name: _stack(f"{path}: stack {name!r}:", name, row) for name, row in rows.items()}, Path(path).name)
