@@ -15,17 +15,12 @@ from helpers.study.files import DataError
 
 
 async def verify(setting, count, *, first=None, progress=True):
-    """Ask a hash-drawn sample of recorded cells again and compare.
+    """Ask a hash-drawn sample of recorded cells again; returns what :func:`compare` says of them.
 
     Whole endpoints (a state under a channel, all its layouts) are drawn, so that gains can be compared too.
     Nothing is written to the recordings.
-
-    Returns
-    -------
-    dict: cells, mean and largest absolute difference of a label log-probability (nats), gains and their sign agreement
     """
-    study = setting.study(first)
-    name = setting.common["STACK"]
+    study, name = setting.study(first), setting.common["STACK"]
     stack, store = setting.stacks[name], setting.store(name)
     plan = add_keys(sections.global_replay(list(study.trajectories), name), study, setting.stacks)
     plan = plan[plan["key"].isin(store.keys())]
@@ -54,7 +49,7 @@ def draw_transitions(plan, count):
 
 
 def compare(sample, study, recorded, fresh):
-    """How far two recordings of the same cells lie apart."""
+    """How far two recordings of the same cells lie apart: label log-probabilities and gains (nats), signs of gains."""
     old, new = read_cells(sample, recorded)[0], read_cells(sample, fresh)[0]
     apart = np.abs(old - new)
     gains = []
