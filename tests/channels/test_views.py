@@ -21,7 +21,16 @@ from helpers.channels.channels import ALLOWED
 from helpers.channels.prompts import SOURCE_ONLY_CLAUSE, generator_messages, two_pass_generator_messages
 from helpers.channels.stacks import StackError, load_stack
 from helpers.channels.views import (
-    ENDPOINTS, FROZEN, GENERATED, KINDS, load_views, prompt_sha256, quote, view_id, view_messages, wanted_views,
+    ENDPOINTS,
+    FROZEN,
+    GENERATED,
+    KINDS,
+    load_views,
+    prompt_sha256,
+    quote,
+    view_id,
+    view_messages,
+    wanted_views,
 )  # fmt: skip
 from helpers.measuring.claims import supported_candidates
 from helpers.study.files import DataError, read_jsonl
