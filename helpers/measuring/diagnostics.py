@@ -27,9 +27,6 @@ CUE_LABELS = ("state damage", "compression loss", "neither")
 OWN_WORDS = 3  # fewest words of its own that make a sentence a cue
 
 
-# -- belief movement --------------------------------------------------------------------------------
-
-
 def beliefs(energies, scale=1.0):
     """Belief over candidates, softmax(energies / scale), of (..., K) nats; scale is the tau of the temperature probe."""
     return softmax(np.asarray(energies, float) / scale, axis=-1)
@@ -56,9 +53,6 @@ def crossings(before, after):
     gone = np.isnan(before + after)
     damage = np.where(gone, np.nan, (before > 0) & (after <= 0))
     return damage, np.where(gone, np.nan, (before <= 0) & (after > 0))
-
-
-# -- the evaluator's quality ------------------------------------------------------------------------
 
 
 def with_floor(cells, floor):
@@ -100,9 +94,6 @@ def candidate_coverage(text, task=None):
     return sum(bool(re.search(rf"candidate[ _-]?0?{i}(?!\d)", text, re.IGNORECASE)) for i in range(1, K + 1)) / K
 
 
-# -- where the cue is lost --------------------------------------------------------------------------
-
-
 def _texts(value):
     if isinstance(value, str):
         return [value]
@@ -118,7 +109,7 @@ def cue_spans(state_text, task):
     """
     shown = set(terms(" ".join([task["question"], *(c["text"] for c in task["candidates"])])))
     texts = _texts(json.loads(state_slice(state_text, "evidence")))
-    sentences = [s for text in texts for s in re.split(r"(?<=[.!?;])\s+", text)]
+    sentences = (s for text in texts for s in re.split(r"(?<=[.!?;])\s+", text))
     own = [frozenset(terms(s)) - shown for s in sentences]
     return [words for words in dict.fromkeys(own) if len(words) >= OWN_WORDS]
 
@@ -143,16 +134,12 @@ def cue_loss(before_text, after_text, rationale, task):
     return {"label": label, "spans": len(spans), "in_state": in_state, "in_rationale": in_rationale}
 
 
-# -- one row a transition ---------------------------------------------------------------------------
-
-
 def step_table(ends, energies, study, scale=1.0):
     """Every diagnostic of every transition under one channel, a DataFrame indexed by (trajectory_id, step).
 
     Parameters
     ----------
-    ends : DataFrame of endpoints of one channel and one wave; energies : (m, B, K) array, nats
-        Both from ``reducers.endpoint_energies``; layout 0 comes first.
+    ends, energies : ``reducers.endpoint_energies`` of one channel and one wave; layout 0 comes first
     study : Study, for the reviewed targets
     scale : float, temperature scale of the beliefs
 

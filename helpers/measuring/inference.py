@@ -1,7 +1,7 @@
 """Trajectory-block bootstrap: draw trajectories once, use the same draws for everything.
 
-A bootstrapped mean is (W @ sums) / (W @ counts), W the draw-by-trajectory counts, so a contrast of
-bootstrapped means is the bootstrapped contrast. A trajectory drawn twice counts twice.
+A bootstrapped mean is (W @ sums) / (W @ counts), W the draw-by-trajectory counts, so a contrast of bootstrapped means is
+the bootstrapped contrast. A trajectory drawn twice counts twice.
 """
 
 import numpy as np
@@ -22,8 +22,7 @@ class TooFewTrajectories(ValueError):
 def _blocks(draws, n):
     """Sizes of the blocks in which draws of ``n`` trajectories are made, so that memory is bounded."""
     rows = max(1, _BLOCK // n)
-    for start in range(0, draws, rows):
-        yield min(rows, draws - start)
+    return [min(rows, draws - start) for start in range(0, draws, rows)]
 
 
 def _counts(rng, draws, n):
@@ -122,8 +121,7 @@ def interval(replicates, level=0.95, *, method="percentile", n=None, point=None)
     -----
     A bootstrap over few units is too narrow: its variance is (n - 1) / n of the unbiased one, and its tails are
     normal instead of Student's. ``expanded`` corrects both in the level, to norm.cdf(sqrt(n / (n - 1)) t_{n-1}(tail)),
-    and keeps the replicates' asymmetry (Hesterberg 2015, "What teachers should know about the bootstrap").
-    ``make coverage`` compares the three.
+    and keeps the replicates' asymmetry (Hesterberg 2015). ``make coverage`` compares the three.
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r}; use one of {', '.join(METHODS)}.")
@@ -151,8 +149,7 @@ def _with_spread(replicates, low, high):
 
 def holders(values, trajectory_ids):
     """How many trajectories hold a value that is not NaN; for several columns, in any of them."""
-    values = np.asarray(values, float).reshape(len(trajectory_ids), -1)
-    return len(np.unique(np.asarray(trajectory_ids).astype(str)[~np.isnan(values).all(axis=1)]))
+    return len(np.unique(np.asarray(trajectory_ids).astype(str)[~np.isnan(_columns(values)).all(axis=1)]))
 
 
 def means_by(draws, values, trajectory_ids, groups, order, *, level=0.95, method="percentile"):
@@ -193,7 +190,6 @@ def auc(scores, outcomes):
 
 
 def _both_outcomes(outcomes):
-    """Outcomes as booleans; ValueError where one is missing or all are the same."""
     if pd.isna(np.asarray(outcomes, dtype=object)).any():
         raise ValueError("a trajectory has no stored outcome; leave it out before ranking.")
     outcomes = np.asarray(outcomes, bool)
