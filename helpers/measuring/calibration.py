@@ -78,8 +78,7 @@ def _filled_bins(confidence, outcome, bins, rule):
     """Number, size, mean confidence and mean outcome of every filled bin: arrays, for a bootstrap asks often."""
     confidence, outcome = _pairs(confidence, outcome)
     number = bin_numbers(confidence, bins, rule)
-    n = np.bincount(number)
-    filled = np.flatnonzero(n)
+    n, filled = np.bincount(number), np.unique(number)
     means = (np.bincount(number, weights=values)[filled] / n[filled] for values in (confidence, outcome))
     return filled, n[filled], *means
 
@@ -91,10 +90,9 @@ def expected_calibration_error(confidence, outcome, bins=10, rule="width"):
 
 
 def brier_parts(confidence, outcome, bins=10, rule="width"):
-    """Murphy's split of the Brier score over bins: brier = reliability - resolution + uncertainty + within, exactly.
+    """Murphy's split of the Brier score over bins, as a dict: reliability - resolution + uncertainty + within.
 
-    Returns a dict: reliability (lower is better), resolution (higher is better), uncertainty, and within (what the
-    bins' width leaves over).
+    Lower reliability and higher resolution are better; within is what the bins' width leaves over.
     """
     points, base = reliability(confidence, outcome, bins, rule), float(np.mean(outcome))
     weight, uncertainty = points["n"] / points["n"].sum(), base * (1 - base)

@@ -44,8 +44,8 @@ class TrajectoryDraws:
             raise ValueError("a transition has no trajectory_id, so it belongs to no block; fix the trace.")
         self.ids, self.draws, self.seed = np.unique(ids.astype(str)), int(draws), seed
         if len(self.ids) < 2:
-            said = "trajectory: an interval over trajectories needs at least two. Record more."
-            raise TooFewTrajectories(f"{len(self.ids)} {said}")
+            said = f"{len(self.ids)} trajectory: an interval over trajectories needs at least two. Record more."
+            raise TooFewTrajectories(said)
 
     def __len__(self):
         return len(self.ids)
@@ -155,9 +155,8 @@ def holders(values, trajectory_ids):
 def means_by(draws, values, trajectory_ids, groups, order, *, level=0.95, method="percentile"):
     """Means of each quantity within groups of observations, over the shared draws.
 
-    ``values`` is a DataFrame, one row an observation and one column a quantity, ``groups`` gives each observation's
-    group, ``order`` lists (group, its name). Returns one row a group and quantity: group, quantity, n (observations),
-    trajectories (that hold one), mean, low, high.
+    ``values`` is a DataFrame, one column a quantity, ``groups`` gives each row's group, ``order`` lists (group, its name).
+    Returns one row a group and quantity: group, quantity, n (rows), trajectories (that hold one), mean, low, high.
     """
     rows = []
     for group, name in order:
@@ -185,8 +184,7 @@ def leave_one_out(values, trajectory_ids):
 def auc(scores, outcomes):
     """Probability that a success outranks a failure; ties count half. NaN where a score is missing."""
     scores, outcomes = np.asarray(scores, float), _both_outcomes(outcomes)
-    success, failure = scores[outcomes], scores[~outcomes]
-    return float(_win_shares(success, failure, np.ones((1, len(failure)))).mean())
+    return float(_win_shares(scores[outcomes], scores[~outcomes], np.ones((1, (~outcomes).sum()))).mean())
 
 
 def _both_outcomes(outcomes):
@@ -220,8 +218,7 @@ def auc_draws(scores, outcomes, draws=DRAWS, seed=SEED):
     scores, outcomes = np.asarray(scores, float), _both_outcomes(outcomes)
     pairs = [(column[outcomes], column[~outcomes]) for column in scores.T]
     streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2)]
-    sizes = (int(outcomes.sum()), int((~outcomes).sum()))
-    replicates = []
+    sizes, replicates = (int(outcomes.sum()), int((~outcomes).sum())), []
     for block in _blocks(draws, len(outcomes)):
         success, failure = (_counts(rng, block, size) for rng, size in zip(streams, sizes, strict=True))
         wins = [(success * _win_shares(s, f, failure)).sum(axis=1) / sizes[0] for s, f in pairs]

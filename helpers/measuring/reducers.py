@@ -232,9 +232,9 @@ def endpoint_energies(cells):
 def endpoint_margins(cells, study, tau=1.0):
     """One row per (trajectory, state, channel, wave): its target margin and what it rests on.
 
-    ``study`` knows the reviewed targets, ``tau`` is that of :func:`layout_reduction`. Returns a DataFrame with the
-    endpoint's columns, ``margin`` (layouts reduced first), ``layout_0`` … ``layout_3`` (margin of one layout alone),
-    ``energy_0`` … ``energy_3`` (reduced candidate energies), all in nats, and ``complete``.
+    ``study`` knows the reviewed targets, ``tau`` is that of :func:`layout_reduction`. Columns are the endpoint's own,
+    ``margin`` (layouts reduced first), ``layout_0`` … ``layout_3`` (margin of one layout alone), ``energy_0`` …
+    ``energy_3`` (reduced candidate energies), all in nats, and ``complete``.
     """
     ends, energies = endpoint_energies(cells)
     layouts = np.sort(cells.plan["layout"].unique())
@@ -270,15 +270,13 @@ def view_interactions(margins, states):
     """Gains and interactions of two views at every vertex of a bridge (Equation 5), in nats.
 
     ``margins`` is a Series indexed by (trajectory_id, vertex, view, state), with the views ``quote`` and ``generated``;
-    ``states`` are (before, after). Returns a DataFrame, one row a trajectory: ``quote_v``, ``generated_v`` (gains) and
-    ``D_v`` (generated minus quote) for each vertex v.
+    ``states`` are (before, after). Returns, one row a trajectory, ``quote_v``, ``generated_v`` (gains) and ``D_v``
+    (generated minus quote) for each vertex v.
     """
-    wide = margins.unstack(["vertex", "view", "state"])
-    out = {}
+    wide, out = margins.unstack(["vertex", "view", "state"]), {}
     for v in sorted(margins.index.unique("vertex")):
-        for view in ("quote", "generated"):
-            out[f"{view}_{v}"] = gain(wide[v, view, states[1]], wide[v, view, states[0]])
-        out[f"D_{v}"] = out[f"generated_{v}"] - out[f"quote_{v}"]
+        quote, generated = (wide[v, view, states[1]] - wide[v, view, states[0]] for view in ("quote", "generated"))
+        out |= {f"quote_{v}": quote, f"generated_{v}": generated, f"D_{v}": generated - quote}
     return pd.DataFrame(out, index=wide.index)
 
 
