@@ -8,7 +8,7 @@ import pytest
 
 from helpers.asking.acquire import obtain
 from helpers.asking.client import client_for
-from helpers.asking.recordings import Recordings
+from helpers.asking.recordings import SCHEMA, Recordings
 from helpers.asking.run import Acquisition, missing_cells
 from helpers.channels.channels import direct, matched
 from helpers.channels.plan import Study, add_keys, make_plan
@@ -168,4 +168,4 @@ def held_by(error):
 
 def obtained(plan, study, stack, folder, **options):
     """``obtain`` as a plain call: the keyed plan and the table."""
-    return asyncio.run(obtain(plan, study, {stack.name: stack}, folder, progress=False, **options))
+    return asyncio.run(obtain(plan, study, {stack.name: stack}, folder, progress=False, **{"columns": SCHEMA.names} | options))

@@ -7,7 +7,6 @@ import pandas as pd
 
 from helpers.reporting.params import ROOT
 from helpers.study.files import read_jsonl
-from helpers.study.projection import projected_states
 from helpers.study.tasks import load_library, load_tasks
 from helpers.study.traces import acquired_artifact, load_trajectories
 
@@ -31,7 +30,7 @@ def counted(root=ROOT):
     years = [t["source"]["year"] for t in tasks]
     modes = Counter(step["mode"] for t in trajectories for step in t.steps)
     artifact = sum(acquired_artifact(t) for t in trajectories)
-    last = sorted(len(projected_states(t)[-1]) for t in trajectories)
+    last = sorted(len(t.projected[-1]) for t in trajectories)
     kinds = Counter(row["kind"] for row in read_jsonl(data / "views.jsonl"))
     lines = [
         f"- tasks: {len(tasks)}; library entries: {len(library)}; years of the articles: {min(years)} to {max(years)}.",

@@ -8,10 +8,12 @@ from tqdm import tqdm
 from helpers.actor.replay import NotAnswered, Remembered
 from helpers.actor.workflow import Workflow, freeze
 from helpers.asking import embedded
-from helpers.asking.acquire import check_mode
-from helpers.asking.budget import BudgetSpent
-from helpers.asking.client import Refused, RunStopped, Unusable, ask_again, client_for, parse_text
+from helpers.asking.answers import parse_text
+from helpers.asking.client import Asker, client_for
+from helpers.asking.faults import Refused
 from helpers.asking.generate import adding_to
+from helpers.asking.modes import check_mode
+from helpers.channels.stacks import StackError
 from helpers.study.files import read_jsonl
 
 
@@ -23,22 +25,20 @@ def answering(stack, client, budget=None):
 
     A request that the endpoint refuses raises RuntimeError, for which the actor has a fallback; an endpoint that
     cannot be used raises NotReached, so that no run is frozen as if its model had had nothing to say, and a spent
-    budget RunStopped. Usage: prompt_tokens, completion_tokens and seconds, as far as the endpoint tells.
+    budget BudgetSpent. Usage: prompt_tokens, completion_tokens and seconds, as far as the endpoint tells.
     """
-    loop = asyncio.get_running_loop()
+    loop, asker = asyncio.get_running_loop(), Asker(stack, client, budget=budget)
 
     def answer(prompt, max_tokens):
         body = {"model": stack.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens}
-        asking = ask_again(client, body | {"temperature": 0}, parse_text, price=stack.price, budget=budget)
+        asking = asker.ask(body | {"temperature": 0}, parse_text, "the actor")
         start = time.monotonic()
         try:
             found = asyncio.run_coroutine_threadsafe(asking, loop).result()
-        except BudgetSpent as spent:
-            raise RunStopped(f"{stack.name}: {spent}; what was answered is kept.") from None
         except Refused as refusal:
             raise RuntimeError(str(refusal)) from None
-        except (Unusable, RunStopped) as fault:
-            raise NotReached(f"{stack.name}: {fault} Run again; what was frozen is kept.") from None
+        except StackError as fault:
+            raise NotReached(str(fault)) from None
         usage = {name: found[name] for name in ("prompt_tokens", "completion_tokens")}
         told = usage if None not in usage.values() else {}
         return found["text"], {"seconds": round(time.monotonic() - start, 3), **told}
@@ -56,7 +56,7 @@ async def with_answers(run, path, stack, *, acquire="recorded", budget=None):
     path : file of the model's answers
     stack : Stack, the actor's model
     acquire : "recorded" raises NotAnswered where an answer is missing; "missing" and "fresh" ask for it
-    budget : Budget, optional; RunStopped when it is spent
+    budget : Budget, optional; BudgetSpent when it is spent
     """
     check_mode(acquire)
     try:
@@ -79,7 +79,7 @@ async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, libra
     stack : Stack, the actor's model
     relevance : float, least relevance of an acquired document, in the retriever's unit
     library : path of the library file, whose hash is kept in every row; None for live retrieval
-    budget : Budget, optional; RunStopped when it is spent
+    budget : Budget, optional; BudgetSpent when it is spent
 
     Notes
     -----

@@ -16,7 +16,7 @@ from xml.parsers.expat import ExpatError
 import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
-from helpers.channels.stacks import without_key
+from helpers.asking.client import without_key
 from helpers.study.words import terms
 
 _TAG = re.compile(r"<[^<>]+>")

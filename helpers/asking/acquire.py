@@ -10,20 +10,11 @@ import pyarrow as pa
 
 from helpers.asking.budget import Budget
 from helpers.asking.client import client_for
+from helpers.asking.modes import check_mode
 from helpers.asking.probe import ensure_probed
-from helpers.asking.recordings import Recordings
+from helpers.asking.recordings import READ, Recordings
 from helpers.asking.run import Acquisition, missing_cells, unrecorded
 from helpers.channels.plan import add_keys, request_body
-from helpers.reporting.params import CHOICES
-
-MODES = CHOICES["ACQUIRE"]
-
-
-def check_mode(acquire):
-    """Return the mode, or raise ValueError with the modes that exist."""
-    if acquire not in MODES:
-        raise ValueError(f"ACQUIRE = {acquire!r}; use one of {', '.join(MODES)}.")
-    return acquire
 
 
 def fresh_waves(plan, tables):
@@ -33,8 +24,8 @@ def fresh_waves(plan, tables):
 
 
 async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="", order=None, budget=None,
-                 timeout_s=None, progress=True):  # fmt: skip
-    """The keyed plan and an Arrow table of everything recorded for its stacks.
+                 timeout_s=None, columns=READ, progress=True):  # fmt: skip
+    """The keyed plan and an Arrow table of everything recorded for its stacks, sorted by key.
 
     Parameters
     ----------
@@ -45,23 +36,23 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
     budget : Budget, optional
         What this run may spend over all its stacks, with their probes; the views that were written before count too
         when they had the same budget.
+    columns : the table's columns, of ``recordings.SCHEMA``
     """
     check_mode(acquire)
-    names = list(dict.fromkeys(plan["stack"]))
-    told_apart([stacks[name] for name in names])
-    stores = {name: Recordings(folder, name) for name in names}
+    stores = {name: Recordings(folder, name) for name in plan["stack"].unique()}
+    told_apart([stacks[name] for name in stores])
     if acquire == "fresh":
         plan = fresh_waves(plan, [store.table(["key", "wave"]) for store in stores.values()])
     plan = add_keys(plan, study, stacks)
     if acquire != "recorded":
         budget = budget or Budget()
-        one_currency([stacks[name] for name in names], budget)
-        for name in names:
+        one_currency([stacks[name] for name in stores], budget)
+        for name, store in stores.items():
             await ask_missing(
-                plan, study, stacks[name], stores[name], section=section, order=order,
+                plan, study, stacks[name], store, section=section, order=order,
                 budget=budget, timeout_s=timeout_s, progress=progress,
             )  # fmt: skip
-    tables = [store.table() for store in stores.values()]
+    tables = [store.table(columns) for store in stores.values()]
     return plan, pa.concat_tables(tables).sort_by("key")
 
 
@@ -96,9 +87,7 @@ async def ask_missing(plan, study, stack, store, *, section="", order=None, budg
         cells = missing_cells(plan, study, stack, store, order=order, section=section)
         if not cells:
             return 0
-        readouts = {fields["readout"] for fields, _ in cells}
+        budget = budget or Budget()
         async with client_for(stack, timeout_s=timeout_s) as client:
-            budget = budget or Budget()
-            await ensure_probed(stack, client, store, readouts=readouts, budget=budget)
-            run = Acquisition(store, stack, client, budget=budget, progress=progress)
-            return await run.run(cells)
+            await ensure_probed(stack, client, store, readouts={fields["readout"] for fields, _ in cells}, budget=budget)
+            return await Acquisition(store, stack, client, budget=budget, progress=progress).run(cells)

@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import json
 
+from helpers.asking.faults import BudgetSpent
+
 MARGIN = 1.1  # a later prompt may have somewhat more tokens a byte than any before it
 
 
-class BudgetSpent(Exception):
-    """The next request could pass the budget. The message says which one."""
-
 def money(prompt, cached, completion, price):
-    """Cost of token counts at a stack's price per million tokens, in the price's currency."""
+    """Cost of token counts (numbers or arrays) at a stack's price per million tokens, in the price's currency."""
     return ((prompt - cached) * price["input"] + cached * price["cached_input"] + completion * price["output"]) / 1e6
 
 
@@ -20,6 +19,11 @@ def cost(row, price):
     if row.get("prompt_tokens") is None or row.get("completion_tokens") is None:
         return None
     return money(row["prompt_tokens"], row.get("cached_tokens") or 0, row["completion_tokens"], price)
+
+
+def _size(body):
+    """Bytes of a request's messages."""
+    return len(json.dumps(body["messages"], ensure_ascii=False).encode(errors="replace"))
 
 
 class Budget:
@@ -57,9 +61,9 @@ class Budget:
 
     def most(self, body, price):
         """The most that a request can cost, in the price's currency."""
-        size = len(json.dumps(body["messages"], ensure_ascii=False).encode(errors="replace"))
+        size = _size(body)
         tokens = size if self._rate is None else min(size, MARGIN * self._rate * size)
-        return (tokens * price["input"] + (body.get("max_tokens") or 0) * price["output"]) / 1e6
+        return money(tokens, 0, body.get("max_tokens") or 0, price)
 
     async def hold(self, body, price):
         """Count one call and hold its money; waits where only requests that are out stand in the way.
@@ -91,8 +95,7 @@ class Budget:
             charged = cost(row, price)
             self.spent += estimate if charged is None else charged
             if charged is not None and self.money is not None:
-                size = len(json.dumps(body["messages"], ensure_ascii=False).encode(errors="replace"))
-                self._rate = max(self._rate or 0.0, row["prompt_tokens"] / size)
+                self._rate = max(self._rate or 0.0, row["prompt_tokens"] / _size(body))
         self._settled.set()
 
     @contextlib.asynccontextmanager
@@ -100,13 +103,14 @@ class Budget:
         """Hold one request while the block asks it; the block fills the yielded dict with the answer's usage.
 
         Where it stays empty the estimate is charged: a request that failed may have been answered all the same. An
-        error whose ``charged`` is false says that it was not.
+        error whose ``charged`` is false says that it was not, one whose ``offline`` is true that no call was made.
         """
         held, bill = await self.hold(body, price), {}
         try:
             yield bill
         except Exception as error:
             bill = bill if getattr(error, "charged", True) else None
+            self.used -= getattr(error, "offline", False)
             raise
         finally:
             self.settle(held, body, price, bill)

@@ -1,63 +1,36 @@
-"""Reach an endpoint: the openai client over HTTP, one request, and what an answer or a fault means.
-
-A fault that may pass is :class:`Unusable`, a request that is refused for good :class:`Refused`, and one that ends the
-run :class:`RunStopped`. None of them holds the key, nor the client's own error, whose request headers do.
-"""
+"""The one transport: the openai client of a stack, and one way to ask it, paid from a budget and tried again."""
 
 import asyncio
 import contextlib
-import html
-import json
-import math
 import os
 import random
 import time
-from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import openai
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
+from tenacity import AsyncRetrying, retry_if_exception_type
+from tqdm import tqdm
 
 from helpers.asking import embedded
 from helpers.asking.budget import Budget
-from helpers.channels.stacks import SHORTEST_KEY, StackError, short, without_key
+from helpers.asking.faults import (
+    SHORTEST_KEY,
+    BudgetSpent,
+    Refused,
+    RunStopped,
+    Unusable,
+    meaning,
+    sentence,
+    without_key,
+)
+from helpers.asking.pace import Pace
+from helpers.channels.stacks import StackError
 
 ATTEMPTS = 6
 BACKOFF_S = 0.5  # unit of the growing pause between two attempts
-LONGEST_WAIT_S = 900.0  # a longer Retry-After ends the run: it is a quota, not a rate
-TRANSIENT = (408, 409, 425, 429)
 BEARER = {"security": {"bearer_auth": True}}
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
-
-class Unusable(Exception):
-    """An answer or a fault that a later attempt may mend.
-
-    ``wait`` is what the endpoint asked for, in seconds; ``offline`` means that the endpoint was not reached;
-    ``charged`` that it may have made an answer all the same, which costs money.
-    """
-
-    def __init__(self, reason, wait=None, overloaded=False, offline=False, charged=True):
-        super().__init__(reason)
-        self.wait = wait
-        self.overloaded = overloaded
-        self.offline = offline
-        self.charged = charged
-
-
-class Refused(Exception):
-    """The endpoint has refused this request for good; the cell is missing with this reason.
-
-    ``charged``: it answered and withheld the answer, so its tokens may be billed.
-    """
-
-    def __init__(self, reason, charged=False):
-        super().__init__(reason)
-        self.charged = charged
-
-
-class RunStopped(Exception):
-    """The run cannot go on. Everything answered so far is recorded."""
 
 def api_key(stack):
     """The key of an API stack, from the environment variable that the stack names."""
@@ -110,206 +83,127 @@ async def client_for(stack, *, slots=1, timeout_s=None):
             await client.close()
 
 
-def shown(text, key=None):
-    """At most 200 characters of an endpoint's text, escaped and without the key."""
-    return html.escape(short(text, key))
-
-
-def retry_after(response):
-    """Seconds that a response asks to wait (``retry-after-ms``, ``retry-after`` in seconds or as a date), or None."""
-    try:
-        return max(0.0, float(response.headers["retry-after-ms"]) / 1000)
-    except (KeyError, ValueError):
-        pass
-    text = response.headers.get("retry-after", "")
-    try:
-        seconds = float(text)
-        return max(0.0, seconds) if math.isfinite(seconds) else None
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
-
-
-def classify_error(error, key):
-    """What a client error means: Unusable (try again), Refused (missing) or RunStopped (end)."""
-    cause = type(error.__cause__).__name__
-    if cause in ("ConnectError", "ConnectTimeout"):
-        return Unusable("the endpoint cannot be reached; start it, or correct its address.", offline=True, charged=False)
-    if isinstance(error, (openai.APITimeoutError, TimeoutError)):
-        return Unusable("no answer within the time-out")
-    if isinstance(error, openai.APIConnectionError):
-        return Unusable(f"connection failed ({cause})")
-    if not isinstance(error, openai.APIStatusError):
-        return Unusable(f"unreadable answer ({type(error).__name__})")
-    code, text = error.status_code, shown(error.message, key)
-    if code in (401, 403):
-        return RunStopped(f"the endpoint refuses the key (HTTP {code}: {text}); check the key's environment variable.")
-    if code in (402, 404) or getattr(error, "code", None) == "insufficient_quota":
-        return RunStopped(f"the endpoint cannot serve this run (HTTP {code}): {text}")
-    if code not in TRANSIENT and code < 500:
-        return Refused(f"refused by the endpoint (HTTP {code}): {text}")
-    wait = retry_after(error.response)
-    if wait is not None and wait > LONGEST_WAIT_S:
-        return RunStopped(f"the endpoint asks to wait {wait:,.0f} s (HTTP {code}); run again after that.")
-    return Unusable(f"HTTP {code}: {text}", wait=wait, overloaded=code == 429, charged=False)
-
-
-async def ask_once(client, body):
+async def post(client, body):
     """One request over the wire: ``(answer text without the key, time asked, seconds taken)``.
 
     Raises Unusable, Refused or RunStopped. The client's time-out holds for the whole answer, so that an
     endpoint that sends a byte now and then cannot hold a run up.
     """
-    asked_at, start, meaning = time.time(), time.monotonic(), None
+    asked_at, start, fault, most = time.time(), time.monotonic(), None, client.timeout
     try:
-        async with asyncio.timeout(_seconds(client.timeout)):
+        async with asyncio.timeout(most if most is None or isinstance(most, (int, float)) else most.read):
             # client.chat.completions.create would walk every field of the body by its type annotations first, and
             # parse the answer into objects: a quarter of the time of an answer. The wire sees the same request.
             text = await client.post("/chat/completions", cast_to=str, body=body, options=BEARER)
     except (openai.OpenAIError, TimeoutError) as error:
-        meaning = classify_error(error, client.api_key)
-    if meaning is not None:  # raised here, so that the client's error and its request headers are let go
-        raise meaning
+        fault = meaning(error, client.api_key)
+    if fault is not None:  # raised here, so that the client's error and its request headers are let go
+        raise fault
     return without_key(text, client.api_key), asked_at, time.monotonic() - start
 
 
-def _seconds(timeout):
-    return timeout if timeout is None or isinstance(timeout, (int, float)) else timeout.read
-
-
-def plain_text(value):
-    """A value as text that UTF-8 can hold, or None: what an endpoint sends may be of any type."""
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _count(value):
-    """A token count, or None where it is not one."""
-    is_count = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**31
-    return int(value) if is_count else None
-
-
-def _mapping(value):
-    return value if isinstance(value, dict) else {}
-
-
-def parse_answer(text, asked_at, seconds):
-    """The kept part of one chat-completion answer, as received; nothing is derived.
-
-    Raises Unusable when the text is no chat completion at all.
-    """
-    try:
-        answer, choice = _completion(text)
-        row = {
-            "sampled": plain_text(_mapping(choice.get("message")).get("content")),
-            "returned_model": plain_text(answer.get("model")),
-            "fingerprint": plain_text(answer.get("system_fingerprint")),
-            "response_id": plain_text(answer.get("id")),
-            "finish_reason": plain_text(choice.get("finish_reason")),
-            **_usage(answer),
-            "asked_at": round(asked_at, 3),
-            "seconds": round(seconds, 4),
-        }
-        return row | first_alternatives(choice.get("logprobs"))
-    except RecursionError:
-        raise Unusable("the answer is nested too deeply to be read") from None
-
-
-def parse_text(text, asked_at, seconds):
-    """What a generator said: ``text`` ("" where it said nothing), ``finish_reason`` and the token counts.
-
-    Raises Unusable when the answer is no chat completion at all.
-    """
-    try:
-        answer, choice = _completion(text)
-        said = _mapping(choice.get("message")).get("content")
-        return {
-            "text": plain_text(said) if isinstance(said, str) else "",
-            "finish_reason": plain_text(choice.get("finish_reason")),
-            **_usage(answer),
-        }
-    except RecursionError:
-        raise Unusable("the answer is nested too deeply to be read") from None
-
-
-def _completion(text):
-    """The answer and its first choice; Unusable where it has none, Refused where a filter withheld it."""
-    try:
-        answer = json.loads(text)
-        choice = answer["choices"][0]
-        finish = choice.get("finish_reason")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        raise Unusable(f"the answer is no chat completion: {shown(text)}") from None
-    if finish == "content_filter":
-        raise Refused("refused by the endpoint's content filter", charged=True)
-    return answer, choice
-
-
-def _usage(answer):
-    usage = _mapping(answer.get("usage"))
-    details = _mapping(usage.get("prompt_tokens_details"))
-    return {
-        "prompt_tokens": _count(usage.get("prompt_tokens")),
-        "cached_tokens": _count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
-        "completion_tokens": _count(usage.get("completion_tokens")),
-    }
-
-
-def _logprob(value):
-    return math.nan if value is None or isinstance(value, bool) else float(value)
-
-
-def first_alternatives(logprobs):
-    """Alternatives of the first generated token: ``tokens`` and ``logprobs``, else ``unread`` with what came.
-
-    Some serialisers write minus infinity as null: such an alternative is kept as NaN, and the others can be read; so
-    is one whose value is true or false, which Python would take for 1 and 0.
-    """
-    try:
-        top = logprobs["content"][0]["top_logprobs"]
-        pairs = [(plain_text(t["token"]), _logprob(t["logprob"])) for t in top]
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-        pairs = []
-    if all(math.isnan(value) for _, value in pairs) or None in (token for token, _ in pairs):
-        return {"unread": plain_text(json.dumps(logprobs)[:4000])}
-    return {"tokens": [token for token, _ in pairs], "logprobs": [value for _, value in pairs]}
-
-
-def pause(state, backoff_s=BACKOFF_S):
-    """Seconds until the next attempt: what the endpoint asked for, else a growing, random time."""
-    asked = state.outcome.exception().wait
-    if asked is not None:
-        return asked + random.uniform(0, backoff_s)
-    return random.uniform(0.5, 1) * min(60.0, backoff_s * 2**state.attempt_number)
-
-
-async def ask_again(client, body, read, *, price=None, budget=None, attempts=ATTEMPTS, backoff_s=BACKOFF_S):
-    """One answer as ``read`` takes it from the wire, asked again where a later attempt may mend it.
+class Asker:
+    """Asks one stack: each attempt waits for its place, is held in the budget and tried again where that may mend it.
 
     Parameters
     ----------
-    read : :func:`parse_answer` or :func:`parse_text`
-    price, budget : the stack's price and a Budget, optional; each attempt is held in the budget by itself
+    stack : Stack
+    client : openai.AsyncOpenAI with ``max_retries=0``
+    budget : Budget, optional
+    attempts, backoff_s : tries of one question, and the unit of the growing pause between them
+    outage_s : float
+        For how long an endpoint that cannot be reached is tried again before RunStopped. Being away is no attempt then,
+        and at no time a call. With 0 it is an attempt like any other.
+    pace : Pace, optional; how many requests are out at a time
 
-    Raises
-    ------
-    Unusable after the last attempt, Refused, RunStopped; BudgetSpent where the budget has no room for an attempt
+    Attributes
+    ----------
+    out : set of the tasks whose request is out
+    stopping : bool; True starts no further attempt
     """
-    budget = budget or Budget()
 
-    async def attempt():
-        async with budget.room_for(body, price) as bill:
-            answer = read(*await ask_once(client, body))
-            bill |= answer
-        return answer
+    def __init__(self, stack, client, *, budget=None, attempts=ATTEMPTS, backoff_s=BACKOFF_S, outage_s=0.0, pace=None):
+        self.stack, self.client = stack, client
+        self.budget, self.pace = budget or Budget(), pace or Pace(most=stack.concurrency)
+        self.attempts, self.backoff_s, self.outage_s = attempts, backoff_s, outage_s
+        self.out, self.stopping = set(), False
+        self._away_since, self._said = None, False
 
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type(Unusable), stop=stop_after_attempt(attempts), reraise=True,
-        wait=lambda state: pause(state, backoff_s),
-    )  # fmt: skip
-    return await retrying(attempt)
+    async def ask(self, body, read, what=None):
+        """One answer as ``read(text, time asked, seconds)`` takes it from the wire; it may raise Unusable or Refused.
+
+        Raises
+        ------
+        Refused, and Unusable after the last attempt, with the bare reason; RunStopped, and BudgetSpent where the budget
+        has no room. With ``what``, the name of what is asked, Refused says so, and all else but BudgetSpent is a
+        StackError that does.
+        """
+        faults = []
+
+        async def attempt():
+            try:
+                return await self._attempt(body, read)
+            except Unusable as fault:
+                faults.append(fault)
+                raise
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(Unusable), stop=lambda _: self._enough(faults), wait=self._pause, reraise=True
+        )
+        try:
+            return await retrying(attempt)
+        except (Unusable, Refused) as fault:
+            if what is None:
+                raise
+            kind = Refused if isinstance(fault, Refused) else StackError
+            raise kind(sentence(fault, self.stack, what)) from None
+        except RunStopped as fault:
+            kind = type(fault) if what is None or isinstance(fault, BudgetSpent) else StackError
+            raise kind(sentence(fault, self.stack, what)) from None
+
+    async def _attempt(self, body, read):
+        async with self.pace.slot():
+            try:
+                async with self.budget.room_for(body, self.stack.price) as bill:
+                    answer = read(*await self._post(body))
+                    bill |= answer
+            except Unusable as fault:
+                self._bear(fault)
+                raise
+            self._away_since = None
+            self.pace.went_well()
+            return answer
+
+    async def _post(self, body):
+        task = asyncio.current_task()
+        self.out.add(task)
+        try:
+            return await post(self.client, body)
+        finally:
+            self.out.discard(task)
+
+    def _bear(self, fault):
+        """Slow down after a fault; RunStopped where the endpoint has been away for too long."""
+        if not self._is_away(fault):
+            self._away_since = None
+            return self.pace.overloaded(fault.wait) if fault.overloaded else self.pace.fault()
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        if self.stopping or now - self._away_since >= self.outage_s:
+            raise RunStopped(f"the endpoint could not be reached for {self.outage_s:,.0f} s")
+        if not self._said:
+            self._said = True
+            tqdm.write(f"{self.stack.name}: the endpoint cannot be reached; trying for {self.outage_s:,.0f} s.")
+
+    def _is_away(self, fault):
+        return fault.offline and self.outage_s > 0
+
+    def _enough(self, faults):
+        return self.stopping or sum(not self._is_away(fault) for fault in faults) >= self.attempts
+
+    def _pause(self, state):
+        """Seconds until the next attempt: what the endpoint asked for, else a growing, random time."""
+        asked = state.outcome.exception().wait
+        if asked is not None:
+            return asked + random.uniform(0, self.backoff_s)
+        return random.uniform(0.5, 1) * min(60.0, self.backoff_s * 2**state.attempt_number)

@@ -4,9 +4,7 @@
 ``python -m helpers.asking.embedded serve qwen-1.5b`` serves it (the key is read from ASV_EMBEDDED_KEY).
 """
 
-import argparse
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -22,6 +20,7 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+from filelock import FileLock
 from tqdm import tqdm
 
 from helpers.channels.stacks import StackError, load_stack
@@ -80,8 +79,7 @@ def _fetch(stack, path):
     goes on where it was. A second process that wants the same model waits for the first.
     """
     parts = path.with_suffix(".parts")
-    with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(path.with_suffix(".lock")):
         if path.exists():
             return
         parts.mkdir(exist_ok=True)
@@ -220,8 +218,7 @@ def running(stack, port=None, slots=1):
             raise StackError(
                 f"port {port} on 127.0.0.1 is in use; choose another or stop what listens there."
             ) from None
-    command = [sys.executable, "-m", "helpers.asking.embedded", "serve", stack.name, "--port", str(port)]
-    command += ["--slots", str(slots)]
+    command = [sys.executable, "-m", "helpers.asking.embedded", stack.name, str(port), str(slots)]
     environment = {**os.environ, KEY_VARIABLE: key}
     with tempfile.TemporaryFile() as log:  # it has no name, so nothing is left behind however this process ends
         process = subprocess.Popen(
@@ -244,29 +241,13 @@ def running(stack, port=None, slots=1):
                 process.wait()
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m helpers.asking.embedded", description=__doc__)
-    parser.add_argument("action", choices=["fetch", "serve"])
-    parser.add_argument("stack")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--slots", type=int, default=1)
-    options = parser.parse_args(arguments)
-    try:
-        stack = load_stack(options.stack)
-        if stack.kind != "embedded":
-            raise StackError(f"{stack.name}: an evaluator at an address has no model file; name an embedded one.")
-        if options.action == "fetch":
-            print(f"{stack.name}: {model_file(stack)} is verified.")
-            return 0
-        key = os.environ.pop(KEY_VARIABLE, None)
-        if not key:
-            raise StackError(f"set {KEY_VARIABLE} to the key that clients must send.")
-        serve(stack, options.port, key, options.slots)
-        return 0
-    except (StackError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+def fetched(stack):
+    """Fetch and verify an embedded stack's model file; a sentence that says so."""
+    if stack.kind != "embedded":
+        raise StackError(f"{stack.name}: an evaluator at an address has no model file; name an embedded one.")
+    return f"{stack.name}: {model_file(stack)} is verified."
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__":  # the child process of `running`; its key comes in the environment
+    name, port, slots = sys.argv[1:]
+    serve(load_stack(name), int(port), os.environ.pop(KEY_VARIABLE), int(slots))

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from helpers.asking.probe import CALLS as PROBE_CALLS
 from helpers.asking.probe import refusal, saved_probe
-from helpers.channels.plan import CELL, add_keys, cell_messages, in_order
+from helpers.channels.plan import CELL, cell_messages, in_order
 from helpers.channels.views import GENERATED, view_id, view_messages, wanted_views
 
 CHARACTERS_PER_TOKEN = 4.0  # until a stack's own recordings say better
@@ -19,11 +19,6 @@ MEASURED_CELLS = 400  # recorded prompts that are measured at most
 
 
 UNSEEN_TOKENS, UNSEEN_SHARE = 600, 0.35  # of a prompt whose view does not exist yet: size, part new to the cache
-
-
-def section_ids(section, study):
-    """The trajectories that a section is recorded for."""
-    return list(study.trajectories)[: section.first]
 
 
 def fresh_share(prompts):
@@ -70,19 +65,26 @@ def measured_counting(plan, study, table, most=MEASURED_CELLS):
     return Counting(characters / sum(tokens[row.key] for row in rows), len(rows)) if rows else Counting()
 
 
-def forecasts(chosen, study, setting):
-    """Rows of :func:`forecast` for several sections; what one has recorded tells the others' tokens too."""
-    plans = [add_keys(section.plan(section_ids(section, study)), study, setting.stacks) for section in chosen]
+def forecasts(chosen, setting):
+    """Rows of :func:`forecast` for several sections; what one has recorded tells the others' tokens too.
+
+    Parameters
+    ----------
+    chosen : list of Section
+    setting : record.Setting
+    """
+    study = setting.study
+    plans = [setting.plan(section) for section in chosen]
     every = pd.concat(plans, ignore_index=True)
     counting, speed = {}, {}
     for name, part in every.groupby("stack", sort=False):
         table = setting.store(name).table(["key", "prompt_tokens", "cached_tokens", "seconds"])
         counting[name] = measured_counting(part.drop_duplicates("key"), study, table)
         speed[name] = measured_speed(table)
-    generator, counted, rows = setting.stacks[setting.common["STACK"]], set(), []
+    counted, rows = set(), []
     for section, plan in zip(chosen, plans, strict=True):
-        rows += view_forecast(section, study, generator, counting.get(generator.name, Counting()), counted)
-        rows += forecast(section, plan, study, setting, counting=counting, speed=speed)
+        rows += view_forecast(section, setting, counting.get(setting.main.name, Counting()), counted)
+        rows += forecast(section, plan, setting, counting=counting, speed=speed)
     return rows
 
 
@@ -106,7 +108,7 @@ def expected_seconds(stack, *, calls, tokens, fresh, measured):
     return fresh / declared["prompt"] + calls / declared["completion"]
 
 
-def forecast(section, plan, study, setting, *, counting, speed):
+def forecast(section, plan, setting, *, counting, speed):
     """One row a stack: calls, tokens, money and time that a section still needs.
 
     Parameters
@@ -121,8 +123,8 @@ def forecast(section, plan, study, setting, *, counting, speed):
         part = part[part["key"].isna() | ~part["key"].duplicated()]  # one question may stand for several cells
         recorded = part["key"].isin(setting.store(name).keys())
         todo = part[~recorded]
-        grouped = stack.kind == "embedded" and section.order == "prefix-groups"
-        tokens, fresh, note = prompt_tokens(todo, study, counting[name], grouped=grouped)
+        grouped = stack.kind == "embedded" and setting.order(section) == "prefix-groups"
+        tokens, fresh, note = prompt_tokens(todo, setting.study, counting[name], grouped=grouped)
         seconds = expected_seconds(stack, calls=len(todo), tokens=tokens, fresh=fresh, measured=speed[name])
         rows.append(
             {
@@ -135,17 +137,17 @@ def forecast(section, plan, study, setting, *, counting, speed):
     return rows
 
 
-def view_forecast(section, study, stack, counting, counted):
+def view_forecast(section, setting, counting, counted):
     """At most one row: the texts that a section's generated views still need, each at the mean length of its kind.
 
     Parameters
     ----------
-    stack : Stack, the generator
-    counting : its Counting
+    counting : Counting of the generator
     counted : set of view ids that an earlier section's row holds; this section's are added
     """
-    trajectories = [study.trajectories[name] for name in section_ids(section, study)]
-    wanted = wanted_views(trajectories, [k for k in section.kinds if k in GENERATED], section.states)
+    study, stack = setting.study, setting.main
+    trajectories = [study.trajectories[name] for name in setting.ids(section)]
+    wanted = wanted_views(trajectories, [k for k in section.views if k in GENERATED], section.states)
     wanted = {view_id(t.trajectory_id, state, kind): (t, state, kind) for t, state, kind in wanted}
     todo = [w for name, w in wanted.items() if name not in study.views and name not in counted]
     counted |= set(wanted)

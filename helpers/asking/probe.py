@@ -1,21 +1,19 @@
 """Probe: three calls that find out what an evaluator returns, before money is spent on a run.
 
-``python -m helpers.asking.probe STACK`` asks and prints. The result is kept as ``<recordings>/probe/<stack>.json``.
+The result is kept as ``<recordings>/probe/<stack>.json``.
 """
 
-import argparse
-import asyncio
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 
-from helpers.asking.budget import BudgetSpent
-from helpers.asking.client import Refused, RunStopped, Unusable, ask_again, client_for, parse_answer
+from helpers.asking.answers import parse_answer
+from helpers.asking.client import Asker, client_for
+from helpers.asking.faults import Refused, RunStopped
 from helpers.channels.plan import request_body
-from helpers.channels.stacks import StackError, load_stack
+from helpers.channels.stacks import StackError
 from helpers.measuring.labels import BINARY_LABELS, JOINT_LABELS, normalise, usable
 
 CALLS = 3
@@ -33,20 +31,6 @@ BINARY_PROMPT = "A coin is thrown and nobody has looked at it. Does it show head
 # 0.2 nats, alternatives spread over 5 nats and more, so 0.15 leaves room and keeps the two apart.
 SLOPES = {False: 1.0, True: 0.5}
 TOLERANCE = 0.15
-
-
-def _body(stack, prompt, **sampling):
-    return {**request_body([{"role": "user", "content": prompt}], stack), **sampling}
-
-
-async def _ask(client, body, stack, budget=None):
-    """One answer of the probe as a row; StackError with the reason where there is none, RunStopped without budget."""
-    try:
-        return await ask_again(client, body, parse_answer, price=stack.price, budget=budget, attempts=ATTEMPTS)
-    except BudgetSpent as spent:
-        raise RunStopped(f"{stack.name}: its probe needs at least {CALLS} calls; {spent}; raise the budget.") from None
-    except (Unusable, Refused, RunStopped) as fault:
-        raise StackError(f"{stack.name}: the probe got no answer: {fault}") from None
 
 
 def temperature_slope(cool, warm):
@@ -91,7 +75,6 @@ def findings(stack, joint, binary, warm):
     found = {"joint": _alternatives(joint), "binary": _alternatives(binary)}
     single = {readout: {normalise(t) for t, v in tokens.items() if usable(v)} for readout, tokens in found.items()}
     slope = temperature_slope(found["joint"], _alternatives(warm))
-    odd = sorted({f"{v:g}" for tokens in found.values() for v in tokens.values() if not usable(v)})
     return {
         **_asked_of(stack),
         "logprobs": all(found.values()),
@@ -99,7 +82,7 @@ def findings(stack, joint, binary, warm):
         "labels": {label: label in single[readout] for readout, labels in LABELS.items() for label in labels},
         "scaled_by_temperature": scaled_by_temperature(slope),
         "temperature_slope": None if slope is None else round(slope, 1),
-        "sentinels": odd,
+        "sentinels": sorted({f"{v:g}" for tokens in found.values() for v in tokens.values() if not usable(v)}),
         "mass": max(round(sum(math.exp(v) for v in tokens.values() if usable(v)), 3) for tokens in found.values()),
         "returned_model": joint["returned_model"],
         "fingerprint": joint["fingerprint"],
@@ -121,8 +104,7 @@ def refusal(found, stack, readouts=("joint", "binary")):
     gone = [label for readout in LABELS if readout in readouts for label in LABELS[readout] if not found["labels"][label]]
     if gone:
         odd = f" (values that are no log-probabilities: {', '.join(found['sentinels'])})" if found["sentinels"] else ""
-        names = ", ".join(gone)
-        return f"{names} did not come back as single first tokens{odd}; this model cannot be read with these labels."
+        return f"{', '.join(gone)} did not come back as single first tokens{odd}; this model cannot be read with these labels."
     if stack.returned_models and found["returned_model"] not in stack.returned_models:
         expected = " or ".join(stack.returned_models)
         return f"{found['returned_model']!r} answered, expected {expected}; correct params/stacks.yml."
@@ -142,10 +124,14 @@ async def probe(stack, client, budget=None):
     One joint question at temperature 1, one binary question with the stack's own settings, and the joint
     question at temperature 2. Each attempt counts against the budget; RunStopped where that has no room.
     """
-    joint = await _ask(client, _body(stack, JOINT_PROMPT, temperature=1.0), stack, budget)
-    binary = await _ask(client, _body(stack, BINARY_PROMPT), stack, budget)
-    warm = await _ask(client, _body(stack, JOINT_PROMPT, temperature=2.0), stack, budget)
-    return findings(stack, joint, binary, warm)
+    asker, answers = Asker(stack, client, budget=budget, attempts=ATTEMPTS), []
+    for prompt, sampling in ((JOINT_PROMPT, {"temperature": 1.0}), (BINARY_PROMPT, {}), (JOINT_PROMPT, {"temperature": 2.0})):
+        body = request_body([{"role": "user", "content": prompt}], stack) | sampling
+        try:
+            answers.append(await asker.ask(body, parse_answer, f"its probe of at least {CALLS} calls"))
+        except Refused as refused:  # a stack that does not answer its probe cannot be used
+            raise StackError(str(refused)) from None
+    return findings(stack, *answers)
 
 
 def _asked_of(stack):
@@ -154,15 +140,14 @@ def _asked_of(stack):
     return {"stack": stack.name, "identity": stack.identity, "settings": settings}
 
 
-def probe_path(folder, stack):
-    """Where a stack's probe result is kept."""
+def _path(folder, stack):
     return Path(folder) / "probe" / f"{stack.name}.json"
 
 
 def saved_probe(folder, stack):
     """The result that was saved for this identity and these settings, or None."""
     try:
-        found = json.loads(probe_path(folder, stack).read_text(encoding="utf-8"))
+        found = json.loads(_path(folder, stack).read_text(encoding="utf-8"))
         return found if _asked_of(stack).items() <= found.items() else None
     except (OSError, ValueError, AttributeError):
         return None
@@ -170,14 +155,23 @@ def saved_probe(folder, stack):
 
 def save_probe(found, folder, stack):
     """Keep a result; the file is touched only where it says something new."""
-    path = probe_path(folder, stack)
-    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    path, text = _path(folder, stack), json.dumps(found, indent=1, ensure_ascii=False) + "\n"
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+async def probe_and_save(stack, client, folder, *, readouts=("joint", "binary"), budget=None, say=lambda found: None):
+    """Probe a stack and keep the result beside the recordings; StackError where it refuses the stack."""
+    found = await probe(stack, client, budget)
+    save_probe(found, folder, stack)
+    say(found)
+    if reason := refusal(found, stack, readouts):
+        raise StackError(f"{stack.name}: the probe refuses this stack: {reason}")
+    return found
 
 
 async def ensure_probed(stack, client, store, *, readouts=("joint", "binary"), budget=None):
@@ -196,37 +190,10 @@ async def ensure_probed(stack, client, store, *, readouts=("joint", "binary"), b
     left = None if budget is None else budget.calls_left
     if left is not None and left < CALLS:
         raise RunStopped(f"{stack.name}: its probe needs {CALLS} calls, the budget is {left}; raise the budget.")
-    found = await probe(stack, client, budget)
-    save_probe(found, folder, stack)
-    reason = refusal(found, stack, readouts)
-    if reason:
-        raise StackError(f"{stack.name}: the probe refuses this stack: {reason}")
+    await probe_and_save(stack, client, folder, readouts=readouts, budget=budget)
 
 
-async def _show(stack, folder):
+async def show_probe(stack, folder):
+    """Probe a stack, print and return the result; StackError where it refuses the stack."""
     async with client_for(stack) as client:
-        found = await probe(stack, client)
-    save_probe(found, folder, stack)
-    print(json.dumps(found, indent=1, ensure_ascii=False))
-    reason = refusal(found, stack)
-    if reason:
-        raise StackError(f"{stack.name}: the probe refuses this stack: {reason}")
-
-
-def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m helpers.asking.probe", description=__doc__.split("\n\n")[0])
-    parser.add_argument("stack")
-    parser.add_argument("--folder", default="data/recordings")
-    parser.add_argument("--stacks", help="another file than params/stacks.yml")
-    options = parser.parse_args(arguments)
-    try:
-        stack = load_stack(options.stack, *([options.stacks] if options.stacks else []))
-        asyncio.run(_show(stack, options.folder))
-    except StackError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return await probe_and_save(stack, client, folder, say=lambda found: print(json.dumps(found, indent=1, ensure_ascii=False)))

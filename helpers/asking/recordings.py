@@ -8,58 +8,47 @@ import contextlib
 import json
 import sqlite3
 import time
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from helpers.asking.turns import turn
+from helpers.channels.channels import Channel
+from helpers.channels.plan import CELL
 from helpers.study.files import DataError
 
-SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("section", pa.string()),
-        ("trajectory_id", pa.string()),
-        ("state", pa.int16()),
-        ("template", pa.string()),
-        ("view", pa.string()),
-        ("authority", pa.string()),
-        ("source_order", pa.string()),
-        ("readout", pa.string()),
-        ("stack", pa.string()),
-        ("view_state", pa.int16()),
-        ("slice", pa.string()),
-        ("layout", pa.int8()),
-        ("assessed", pa.int8()),
-        ("wave", pa.int16()),
-        ("state_hash", pa.string()),
-        ("view_hash", pa.string()),
-        ("task_hash", pa.string()),
-        ("settings", pa.string()),
-        ("identity", pa.string()),
-        ("tokens", pa.list_(pa.string())),
-        ("logprobs", pa.list_(pa.float64())),
-        ("unread", pa.string()),
-        ("sampled", pa.string()),
-        ("returned_model", pa.string()),
-        ("fingerprint", pa.string()),
-        ("response_id", pa.string()),
-        ("finish_reason", pa.string()),
-        ("prompt_tokens", pa.int32()),
-        ("cached_tokens", pa.int32()),
-        ("completion_tokens", pa.int32()),
-        ("asked_at", pa.float64()),
-        ("seconds", pa.float64()),
-    ]
-)
-# Columns that the first recordings lack, with the value that all of these had.
-LATER = {"slice": "full"}
+# Every column that is no text and no field of the channel.
+TYPES = {
+    "state": pa.int16(), "layout": pa.int8(), "assessed": pa.int8(), "wave": pa.int16(),
+    "tokens": pa.list_(pa.string()), "logprobs": pa.list_(pa.float64()), "prompt_tokens": pa.int32(),
+    "cached_tokens": pa.int32(), "completion_tokens": pa.int32(), "asked_at": pa.float64(), "seconds": pa.float64(),
+}  # fmt: skip
+PARTS = ("state_hash", "view_hash", "task_hash", "settings", "identity")  # of a request; see plan.request_parts
+ANSWER = ("tokens", "logprobs", "unread", "sampled", "returned_model", "fingerprint", "response_id", "finish_reason",
+          "prompt_tokens", "cached_tokens", "completion_tokens", "asked_at", "seconds")  # fmt: skip
+READ = ("key", "tokens", "logprobs", "unread")  # what the reducers read
 # True for a journal row that was answered without log-probabilities: inside a JSON text a quote is escaped,
 # so this sequence can only be the row's own field.
 UNREAD = '(instr(row, \'"unread": "\') > 0)'
 WAITING = "another run is asking {}; waiting for it, then only what is still missing is asked."
+
+
+def channel_types(channel=Channel):
+    """The Arrow type of each field of the channel, by its annotation."""
+    kinds = {str: pa.string(), int: pa.int16(), float: pa.float64(), bool: pa.bool_()}
+    hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(channel).items()}
+    hints = {name: [kind if isinstance(kind, type) else type(kind) for kind in hint] for name, hint in hints.items()}
+    return {name: next(kinds[kind] for kind in hint if kind in kinds) for name, hint in hints.items()}
+
+
+_TYPES = channel_types() | TYPES
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in ("key", "section", *CELL, *PARTS, *ANSWER)])
+# What recordings from before a field of the channel was added had in it.
+LATER = {field.name: field.default for field in fields(Channel) if field.default is not MISSING}
 
 
 def as_table(rows):
@@ -71,6 +60,8 @@ def as_table(rows):
 
 class Recordings:
     """The recordings of one stack: a Parquet file that ships and a journal that grows.
+
+    What was read is kept for as long as both files stay as they are, and a column is read once it is asked for.
 
     Parameters
     ----------
@@ -85,6 +76,7 @@ class Recordings:
         self.busy_s = busy_s
         self.parquet = Path(folder) / f"{stack}.parquet"
         self.journal = Path(folder) / "journal" / f"{stack}.sqlite"
+        self._columns, self._fresh, self._stamp = {}, None, None
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -94,50 +86,66 @@ class Recordings:
         The first answer with log-probabilities counts; one without stands until the question is asked again.
         """
         wanted = list(columns or SCHEMA.names)
-        shipped = self._shipped(list(dict.fromkeys([*wanted, "key", "unread"])))
-        rows = self._journal_rows()
-        if rows:
+        self._forget_what_has_changed()
+        shipped, fresh = self._shipped(list(dict.fromkeys([*wanted, "key", "unread"]))), self._journal()
+        if fresh.num_rows:
             readable = shipped.filter(pc.is_null(shipped["unread"]))
-            known = set(readable["key"].to_pylist())
-            fresh = as_table([r for r in rows if r["key"] not in known])
+            fresh = fresh.filter(pc.invert(pc.is_in(fresh["key"], readable["key"])))
             kept = shipped.filter(pc.invert(pc.is_in(shipped["key"], fresh["key"])))
             shipped = pa.concat_tables([kept, fresh.select(shipped.column_names)])
         return shipped.sort_by("key").select(wanted)
 
     def keys(self):
         """Keys of the questions that need not be asked again, as a set: recorded with log-probabilities."""
-        shipped = self._shipped(["key", "unread"])
-        known = set(shipped.filter(pc.is_null(shipped["unread"]))["key"].to_pylist())
-        if self.journal.exists():
-            with self._open() as database:
-                known.update(key for (key,) in database.execute(f"SELECT key FROM answers WHERE NOT {UNREAD}"))
-        return known
+        table = self.table(["key", "unread"])
+        return set(table.filter(pc.is_null(table["unread"]))["key"].to_pylist())
 
     def frame(self, columns=None):
         """All recordings as a DataFrame, sorted by key."""
         return self.table(columns).to_pandas()
 
+    def _forget_what_has_changed(self):
+        files = (self.parquet, self.journal, self.journal.with_name(f"{self.journal.name}-wal"))
+        found = [path.stat() if path.exists() else None for path in files]
+        stamp = [at and (at.st_ino, at.st_size, at.st_mtime_ns) for at in found]
+        if stamp != self._stamp:
+            self._columns, self._fresh, self._stamp = {}, None, stamp
+
     def _shipped(self, columns):
+        """Columns of the Parquet file, those that were not read before from the disk."""
         if not self.parquet.exists():
             return SCHEMA.empty_table().select(columns)
         try:
-            present = set(pq.read_schema(self.parquet).names)
-            later = [name for name in columns if name in LATER and name not in present]
-            table = pq.read_table(self.parquet, columns=[name for name in columns if name not in later])
-            for name in later:
-                table = table.append_column(SCHEMA.field(name), pa.repeat(LATER[name], len(table)))
-            return table.select(columns)
+            new = [name for name in columns if name not in self._columns]
+            later = set(new) & LATER.keys() - set(pq.read_schema(self.parquet).names) if new else ()
+            if set(new) - set(later):
+                read = pq.read_table(self.parquet, columns=[name for name in new if name not in later])
+                self._columns |= dict(zip(read.column_names, read.columns, strict=True))
+            rows = len(self._columns["key"])
+            self._columns |= {name: pa.array([LATER[name]] * rows, SCHEMA.field(name).type) for name in later}
+            return pa.table({name: self._columns[name] for name in columns})
         except (pa.ArrowException, OSError, KeyError) as error:
             raise DataError(
                 f"{self.parquet}: not a readable recordings file ({str(error).splitlines()[0][:120]}). Restore it from "
                 "the repository; answers in the journal are untouched."
             ) from None
 
-    def _journal_rows(self):
+    def _journal(self):
+        """Rows of the journal as a table."""
+        if self._fresh is None:
+            rows = self._select("SELECT row FROM answers ORDER BY key")
+            self._fresh = as_table([json.loads(text) for (text,) in rows])
+        return self._fresh
+
+    def failures(self):
+        """Why cells failed when they were last asked: ``{key: reason}``; a later answer removes the entry."""
+        return dict(self._select("SELECT key, reason FROM failures"))
+
+    def _select(self, query):
         if not self.journal.exists():
             return []
         with self._open() as database:
-            return [json.loads(text) for (text,) in database.execute("SELECT row FROM answers ORDER BY key")]
+            return database.execute(query).fetchall()
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -200,15 +208,8 @@ class Recordings:
             )
             database.execute("COMMIT")
 
-    def failures(self):
-        """Why cells failed when they were last asked: ``{key: reason}``; a later answer removes the entry."""
-        if not self.journal.exists():
-            return {}
-        with self._open() as database:
-            return dict(database.execute("SELECT key, reason FROM failures"))
-
     def my_turn(self, say=print):
-        """One run at a time asks a stack, so that two runs never pay for the same question; see :func:`tasks.turn`."""
+        """One run at a time asks a stack, so that two runs never pay for the same question; see :func:`turns.turn`."""
         return turn(self.journal.with_suffix(".lock"), WAITING.format(self.stack), say)
 
     def export(self):

@@ -1,22 +1,14 @@
-"""One run at a time: advisory locks on files."""
+"""One run at a time: locks on files, between processes and between the runs of one event loop."""
 
 import asyncio
 import contextlib
-import fcntl
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from helpers.study.files import DataError
 
 LOOK_AGAIN_S = 0.2  # between two looks at a lock that another run holds
-
-
-def _taken(lock):
-    """Try to take an advisory lock; it goes back when the file is closed or the process ends."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextlib.asynccontextmanager
@@ -25,15 +17,20 @@ async def turn(lock, waiting, say=print):
 
     Waiting leaves the event loop free, for another run in it may hold the turn.
     """
-    lock = Path(lock)
+    lock, held = Path(lock), FileLock(lock, thread_local=False)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("w")  # closed below
+        while not held.is_locked:
+            try:
+                held.acquire(blocking=False)
+            except Timeout:
+                if waiting:
+                    say(waiting)
+                waiting = None  # once is enough
+                await asyncio.sleep(LOOK_AGAIN_S)
     except OSError as error:
         raise DataError(f"{lock.parent}: cannot be written ({error.strerror}); make it writable.") from None
-    with file:
-        if not _taken(file):
-            say(waiting)
-            while not _taken(file):
-                await asyncio.sleep(LOOK_AGAIN_S)
+    try:
         yield
+    finally:
+        held.release()

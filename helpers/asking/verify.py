@@ -1,13 +1,12 @@
 """Ask a hash-drawn sample of what is recorded again, and compare."""
 
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 
 from helpers.asking.client import client_for
-from helpers.asking.recordings import Recordings
+from helpers.asking.recordings import READ, Recordings
 from helpers.asking.run import Acquisition, missing_cells
 from helpers.channels import sections
 from helpers.channels.plan import add_keys, short_hash
@@ -16,7 +15,7 @@ from helpers.measuring.reducers import endpoint_margins
 from helpers.study.files import DataError
 
 
-async def verify(setting, count, *, first=None, progress=True):
+async def verify(setting, count, *, progress=True):
     """Ask a hash-drawn sample of recorded cells again and compare.
 
     Whole endpoints (a state under a channel, all its layouts) are drawn, so that gains can be compared too.
@@ -26,21 +25,19 @@ async def verify(setting, count, *, first=None, progress=True):
     -------
     dict: cells, mean and largest absolute difference of a label log-probability (nats), gains and their sign agreement
     """
-    study = setting.study(first)
-    name = setting.common["STACK"]
-    stack, store = setting.stacks[name], setting.store(name)
+    study, stack = setting.study, setting.main
+    name, store = stack.name, setting.store(stack.name)
     plan = add_keys(sections.global_replay(list(study.trajectories), name), study, setting.stacks)
-    table = store.table()
     plan = plan[plan["key"].isin(store.keys())]
     if plan.empty:
         raise DataError(f"{store.parquet}: nothing recorded for {name} to verify.")
     sample = draw_transitions(plan, count)
     with TemporaryDirectory() as folder:
-        scratch = Recordings(Path(folder), name)
+        scratch = Recordings(folder, name)
         async with client_for(stack) as client:
             cells = missing_cells(sample, study, stack, scratch, section="verify")
             await Acquisition(scratch, stack, client, progress=progress).run(cells)
-        return compare(sample, study, table, scratch.table())
+        return compare(sample, study, store.table(READ), scratch.table(READ))
 
 
 def draw_transitions(plan, count):

@@ -1,46 +1,34 @@
 """Channels: everything about the asking that can change the number is a field here."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, get_args, get_origin
 
-TEMPLATES = ("direct", "buffered", "matched", "two-pass")
-VIEWS = (
-    "empty", "quote", "candidates", "generated-128", "ungrounded-512", "source-only-512", "donor",
-    "rationale-128", "rationale-512", "evidence-rationale-128",
-)  # fmt: skip
-AUTHORITIES = ("neutral", "evidence-primary")
-ORDERS = ("state-first", "state-last")
-READOUTS = ("joint", "binary")
-SLICES = ("full", "evidence")
+from helpers.channels.prompts import AUTHORITY
+from helpers.channels.views import KINDS
 
 
 @dataclass(frozen=True)
 class Channel:
     """One evaluation channel; it travels with every number it produced.
 
-    ``view`` names the kind of derived text; ``view_state`` is None when the view belongs to the scored
-    state, else the state whose frozen view is shown (the crossed cells of the retrieval face). ``slice`` is the
-    part of the projected state that is shown.
+    A ``Literal`` field takes what it lists. ``view`` names the kind of derived text; ``view_state`` is None when the view
+    belongs to the scored state, else the state whose frozen view is shown (the crossed cells of the retrieval face).
+    ``slice`` is the part of the projected state that is shown.
     """
 
-    template: str
-    view: str = "empty"
-    authority: str = "neutral"
-    source_order: str = "state-first"
-    readout: str = "joint"
+    template: Literal["direct", "buffered", "matched", "two-pass"]
+    view: Literal[*KINDS] = "empty"
+    authority: Literal[*AUTHORITY] = "neutral"
+    source_order: Literal["state-first", "state-last"] = "state-first"
+    readout: Literal["joint", "binary"] = "joint"
     stack: str = "qwen-1.5b"
     view_state: int | None = None
-    slice: str = "full"
+    slice: Literal["full", "evidence"] = "full"
 
     def __post_init__(self):
-        allowed = {
-            "template": TEMPLATES, "authority": AUTHORITIES, "source_order": ORDERS, "readout": READOUTS,
-            "slice": SLICES,
-        }  # fmt: skip
-        for field, values in allowed.items():
-            if getattr(self, field) not in values:
-                raise ValueError(f"channel {field} {getattr(self, field)!r}; use one of {', '.join(values)}.")
-        if self.view not in VIEWS:
-            raise ValueError(f"channel view {self.view!r}; use one of {', '.join(VIEWS)}.")
+        for name, values in ALLOWED.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"channel {name} {getattr(self, name)!r}; use one of {', '.join(values)}.")
         if self.template == "direct" and self.view != "empty":
             raise ValueError("the direct template shows no view; use the buffered or the matched template.")
         if self.template in ("direct", "two-pass") and (self.authority, self.source_order) != ("neutral", "state-first"):
@@ -53,12 +41,13 @@ class Channel:
         return asdict(self)
 
 
-CHANNEL_FIELDS = tuple(Channel("direct").fields())
+CHANNEL_FIELDS = tuple(field.name for field in fields(Channel))
+ALLOWED = {field.name: get_args(field.type) for field in fields(Channel) if get_origin(field.type) is Literal}
 
 
-def direct(stack, **fields):
+def direct(stack, **changes):
     """The direct channel of the global replay."""
-    return Channel("direct", stack=stack, **fields)
+    return Channel("direct", stack=stack, **changes)
 
 
 def generated(stack):
@@ -66,11 +55,11 @@ def generated(stack):
     return Channel("buffered", "generated-128", stack=stack)
 
 
-def two_pass(view, stack, **fields):
+def two_pass(view, stack, **changes):
     """A channel of the first version's protocol: a rationale, then one scored token."""
-    return Channel("two-pass", view, stack=stack, **fields)
+    return Channel("two-pass", view, stack=stack, **changes)
 
 
-def matched(view, stack, **fields):
+def matched(view, stack, **changes):
     """A cell of the matched cube, the bridge or the source-only intervention."""
-    return Channel("matched", view, stack=stack, **fields)
+    return Channel("matched", view, stack=stack, **changes)

@@ -3,27 +3,29 @@
 import hashlib
 import itertools
 import json
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 import pandas as pd
 
 from helpers.channels import prompts
 from helpers.channels.channels import CHANNEL_FIELDS, Channel
-from helpers.channels.views import load_views, quote, view_id
+from helpers.channels.views import KINDS, load_views, view_id
 from helpers.study.files import DataError
-from helpers.study.projection import projected_states, state_slice
+from helpers.study.projection import state_slice
 from helpers.study.tasks import K, load_tasks
 from helpers.study.traces import load_trajectories
 
 CELL = ("trajectory_id", "state", *CHANNEL_FIELDS, "layout", "assessed", "wave")
 LAYOUTS = (0, 1, 2, 3)
 JOINT = -1  # value of ``assessed`` where all candidates are read at once
+KEPT = 50_000  # prompts and hashes that a study keeps, about 200 MB
 
 
 @dataclass(frozen=True)
 class Study:
-    """Frozen inputs: tasks, trajectories and views, with the projections made once.
+    """Frozen inputs: tasks, trajectories and views; what is worked out of them is worked out once.
 
     ``file`` is ``{trajectory_id: task_id}`` of the whole file where the study holds only a part of it: a choice among
     all trajectories, such as a donor, must not depend on how many are looked at.
@@ -31,8 +33,17 @@ class Study:
 
     tasks: dict
     trajectories: dict
-    views: dict = field(default_factory=dict)
+    views: Mapping = field(default_factory=dict)
     file: dict = field(default_factory=dict)
+    _made: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, make, *what):
+        """``make(self, *what)``, kept for the next time; what is kept goes when it is much, and never to another study."""
+        if (make, *what) not in self._made:
+            if len(self._made) >= KEPT:
+                self._made.clear()
+            self._made[make, *what] = make(self, *what)
+        return self._made[make, *what]
 
     @cached_property
     def task_ids(self):
@@ -41,8 +52,8 @@ class Study:
 
     @cached_property
     def states(self):
-        """``{trajectory_id: [text of x0, …, text of x11]}``"""
-        return {name: projected_states(t) for name, t in self.trajectories.items()}
+        """``{trajectory_id: [text of x0, …, text of xn]}``, each text made when it is first looked at"""
+        return {name: t.projected for name, t in self.trajectories.items()}
 
     def task(self, trajectory_id):
         """The task that a trajectory belongs to."""
@@ -54,13 +65,9 @@ class Study:
         return [c["candidate_id"] for c in task["candidates"]].index(task["target"])
 
     def view(self, trajectory_id, state, kind):
-        """Text of a view; None where a generated view has not been frozen."""
-        if kind == "empty":
-            return ""
-        if kind == "quote":
-            return quote(self.states[trajectory_id][state])
-        if kind == "candidates":
-            return prompts.two_pass_manifest(self.task(trajectory_id))
+        """Text of a view; None where it has not been frozen."""
+        if computed := KINDS[kind].get("computed"):
+            return computed(self.task(trajectory_id), self.states[trajectory_id][state])
         return self.views.get(view_id(trajectory_id, state, kind))
 
     def same_view(self, trajectory_id, before, after, kind):
@@ -69,16 +76,15 @@ class Study:
         return len(texts) == 1 and None not in texts
 
 
-def load_study(tasks_path, trajectories_path, views_path=None, first=None):
+def load_study(tasks_path, trajectories_path, views_path=None, *, first=None):
     """Read the frozen inputs; ``first`` keeps the first so many trajectories of the file."""
-    tasks = load_tasks(tasks_path)
-    trajectories = load_trajectories(trajectories_path, tasks)
-    by_id = {task["task_id"]: task for task in tasks}
-    views = load_views(views_path, trajectories, by_id) if views_path else {}
+    tasks = {task["task_id"]: task for task in load_tasks(tasks_path)}
+    trajectories = load_trajectories(trajectories_path, tasks.values())
+    views = load_views(views_path, trajectories, tasks) if views_path else {}
     kept = trajectories[:first] if first else trajectories
     if not kept:
         raise DataError(f"{trajectories_path}: no trajectory to work with.")
-    return Study(by_id, {t.trajectory_id: t for t in kept}, views, {t.trajectory_id: t.task_id for t in trajectories})
+    return Study(tasks, {t.trajectory_id: t for t in kept}, views, {t.trajectory_id: t.task_id for t in trajectories})
 
 
 def make_plan(trajectory_ids, states, channels, *, waves=(0,), layouts=LAYOUTS):
@@ -97,29 +103,35 @@ def make_plan(trajectory_ids, states, channels, *, waves=(0,), layouts=LAYOUTS):
 def channel_of(row):
     """The Channel of a plan row (a named tuple or a mapping)."""
     values = row if isinstance(row, dict) else row._asdict()
-    fields = {name: values[name] for name in CHANNEL_FIELDS}
-    fields["view_state"] = None if pd.isna(fields["view_state"]) else int(fields["view_state"])
-    return Channel(**fields)
+    return _channel(*(None if pd.isna(values[name]) else values[name] for name in CHANNEL_FIELDS))
+
+
+@lru_cache(maxsize=1024)  # a plan has few channels and many rows
+def _channel(*values):
+    channel = Channel(*values)
+    return channel if channel.view_state is None else replace(channel, view_state=int(channel.view_state))
 
 
 def cell_messages(row, study):
-    """Messages of one cell, or None where its view has not been frozen."""
-    channel = channel_of(row)
-    state = state_slice(study.states[row.trajectory_id][row.state], channel.slice)
-    task = study.task(row.trajectory_id)
-    view_state = row.state if channel.view_state is None else channel.view_state
-    view = study.view(row.trajectory_id, view_state, channel.view)
+    """Messages of one cell, or None where its view has not been frozen; rendered once for every stack and wave."""
+    channel = channel_of({**row._asdict(), "stack": "any"})
+    messages = study.once(_messages, row.trajectory_id, row.state, channel, row.layout, row.assessed)
+    return None if messages is None else [dict(message) for message in messages]  # what is kept is not handed out
+
+
+def _messages(study, trajectory_id, state, channel, layout, assessed):
+    task, text = study.task(trajectory_id), state_slice(study.states[trajectory_id][state], channel.slice)
+    view = study.view(trajectory_id, state if channel.view_state is None else channel.view_state, channel.view)
     if view is None:
         return None
     if channel.template == "direct":
-        return prompts.direct_messages(task, state, row.layout)
+        return prompts.direct_messages(task, text, layout)
     if channel.template == "two-pass":
-        return prompts.two_pass_messages(task, state, view, row.layout)
+        return prompts.two_pass_messages(task, text, view, layout)
     options = {"authority": channel.authority, "source_order": channel.source_order}
     if channel.template == "buffered":
-        return prompts.buffered_messages(task, state, view, row.layout, **options)
-    assessed = None if row.assessed == JOINT else row.assessed
-    return prompts.matched_messages(task, state, view, row.layout, assessed=assessed, **options)
+        return prompts.buffered_messages(task, text, view, layout, **options)
+    return prompts.matched_messages(task, text, view, layout, assessed=None if assessed == JOINT else assessed, **options)
 
 
 def request_body(messages, stack):
@@ -141,14 +153,20 @@ def short_hash(value):
 
 def request_parts(row, study, stack):
     """Short hashes of what a request is made of, so that a miss can be explained field by field."""
-    task = study.task(row.trajectory_id)
     view_state = row.state if pd.isna(row.view_state) else int(row.view_state)
     return {
-        "state_hash": short_hash(state_slice(study.states[row.trajectory_id][row.state], row.slice)),
-        "view_hash": short_hash(study.view(row.trajectory_id, view_state, row.view)),
-        "task_hash": short_hash([task["question"], task["candidates"]]),
+        **study.once(_hashes, row.trajectory_id, row.state, row.slice, view_state, row.view),
         "settings": json.dumps({"model": stack.model, **stack.sampling, **stack.extra_body}, sort_keys=True),
         "identity": json.dumps(stack.identity, sort_keys=True),
+    }
+
+
+def _hashes(study, trajectory_id, state, part, view_state, kind):
+    task = study.task(trajectory_id)
+    return {
+        "state_hash": short_hash(state_slice(study.states[trajectory_id][state], part)),
+        "view_hash": short_hash(study.view(trajectory_id, view_state, kind)),
+        "task_hash": short_hash([task["question"], task["candidates"]]),
     }
 
 

@@ -1,7 +1,12 @@
-"""What each section of the report asks: its plan, from trajectories and stacks.
+"""Which sections the report has, and what each of them asks.
 
-One function a section; notebooks, `make plan` and `make record` call the same one.
+One function makes a section's plan; one row of ``SECTIONS`` says all the rest. The notebooks, the commands, the overview,
+the index page and the data card read that row.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -93,15 +98,91 @@ def components(transitions, stack):
     return together(*(make_plan([name], sorted(found), channels, layouts=(0,)) for name, found in states.items()))
 
 
-BY_NAME = {
-    plan.__name__: plan
-    for plan in (
-        global_replay, temperature_check, retry, retrieval_face, matched_cube, bridge, source_only, controls,
-        step_diagnostics,
-    )
-}
+def components_of_all(ids, stack):
+    """The component channels over every transition: what the audit may choose from."""
+    return components([(name, step) for name in ids for step in range(1, len(STEPS) + 1)], stack)
 
 
 def together(*plans):
     """Several plans as one, for a count over sections."""
     return pd.concat(plans, ignore_index=True)
+
+# -- the registry -----------------------------------------------------------------------------------
+
+SHORT, LONG = ("generated-128",), ("ungrounded-512", "source-only-512")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of the report; what another room must know about it stands in its row of ``SECTIONS``.
+
+    ``name`` is its notebook, its table, and what its recordings are filed under; a row that is ``part_of`` another one
+    plans more of that notebook's cells. ``prefix`` begins the ids of its rows. ``plan(ids, evaluators, waves)`` makes its
+    cells; ``views`` are the kinds it reads at ``states``, ``asks`` the evaluators that it needs. ``interleaved``: its waves must not line up with time.
+    ``recorded``: how many trajectories the embedded study records, where it is not all of them; 0 leaves it to the
+    notebook, which chooses its cells by what is recorded first.
+    """
+
+    name: str
+    title: str
+    prefix: str
+    plan: Callable | None = None
+    views: tuple = ()
+    states: tuple = ENDPOINTS
+    waves: tuple = (0,)
+    interleaved: bool = False
+    recorded: int | None = None
+    part_of: str | None = None
+    asks: tuple = ("stack",)
+
+    def possible(self, evaluators):
+        """Whether all the evaluators that its plan asks are there."""
+        return all(getattr(evaluators, who) for who in self.asks)
+
+    @property
+    def notebook(self):
+        """The notebook that reads it."""
+        return self.part_of or self.name
+
+
+class Evaluators(NamedTuple):
+    """Names of the stacks that a plan asks: the evaluator, a second one, the first at another sampling temperature."""
+
+    stack: str
+    second: str | None = None
+    warm: str | None = None
+
+
+# In the order in which they are recorded, so that a partial recording is useful.
+SECTIONS = (
+    Section("04_matched_cube", "Matched cube", "cube", lambda ids, e, w: matched_cube(ids, e.stack, waves=w), SHORT),
+    Section("06_source_only", "Source-only", "source", lambda ids, e, w: source_only(ids, e.stack, w), LONG),
+    Section("05_bridge", "Bridge", "bridge", lambda ids, e, w: bridge(ids, e.stack, e.second, w), SHORT,
+            asks=("stack", "second")),
+    Section("05_bridge_wave_2", "Bridge, second wave", "bridge", lambda ids, e, w: bridge(ids, e.stack, e.second, w), SHORT,
+            waves=(1,), interleaved=True, recorded=6, part_of="05_bridge",
+            asks=("stack", "second")),
+    Section("03_retrieval_face", "Retrieval face", "face", lambda ids, e, w: retrieval_face(ids, e.stack, w), SHORT),
+    Section("01_global_replay", "Global replay", "global", lambda ids, e, w: global_replay(ids, e.stack, w), SHORT, ALL_STATES),
+    Section("01_temperature", "Temperature check", "global", lambda ids, e, w: temperature_check(ids, e.warm), SHORT,
+            recorded=2, part_of="01_global_replay", asks=("warm",)),
+    Section("02_retry", "Retry", "retry", lambda ids, e, w: retry(ids, e.stack, w), SHORT, ALL_STATES, waves=(1, 2),
+            interleaved=True, recorded=30),
+    Section("A1_controls", "Controls", "controls", lambda ids, e, w: controls(ids, e.stack, w), (*SHORT, "donor"),
+            recorded=30),
+    Section("07_step_diagnostics", "Step diagnostics", "v1", lambda ids, e, w: step_diagnostics(ids, e.stack),
+            ("rationale-128",), ALL_STATES),
+    Section("07_components", "Components", "v1", lambda ids, e, w: components_of_all(ids, e.stack),
+            ("rationale-128", "rationale-512", "evidence-rationale-128"), ALL_STATES, recorded=0,
+            part_of="07_step_diagnostics"),
+    Section("08_evaluating_reasoners", "Evaluating reasoners", "belief"),
+    Section("09_debugging_reasoners", "Debugging reasoners", "ope"),
+)  # fmt: skip
+
+
+def section(name):
+    """A row of the registry by its name; ValueError lists the names that exist."""
+    found = {row.name: row for row in SECTIONS}
+    if name not in found:
+        raise ValueError(f"no section {name!r}; there are {', '.join(found)}.")
+    return found[name]

@@ -1,51 +1,80 @@
-"""Stacks: the evaluators of ``params/stacks.yml``."""
+"""Stacks: the evaluators of ``params/stacks.yml``, and what is refused of one."""
 
-import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import ConfigDict, Field, ValidationError, WrapValidator
+from pydantic.dataclasses import dataclass
+
+from helpers.study.checks import STRICT, Text, sentences
 
 NEEDED = {"embedded": ("file", "sha256"), "api": ("base_url", "key_variable")}
-ORDERS = ("prefix", "hash")
-NUMBERS = ("sampling", "concurrency", "timeout_s", "tokens_per_s", "price", "threads")
-SHORTEST_KEY = 12  # characters below which a key is a word rather than a secret
-SHOWN = 200  # characters of a text from elsewhere that an error may show
+NO_NUMBER = ("currency", "date", "source")  # of a price
 STACKS = Path(__file__).resolve().parents[2] / "params" / "stacks.yml"
 
 
 class StackError(RuntimeError):
     """An evaluator cannot be used. The message says why and what to do."""
 
-@dataclass(frozen=True)
+
+def text_exponent(value):
+    """The first text in a YAML value, however deep, that was meant as a number (``1e-3``); None without one."""
+    if isinstance(value, str):
+        return value if re.fullmatch(r"[+-]?(?:\d+\.?\d*|\.\d+)[eE][+-]?\d+", value) else None
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for item in items if (found := text_exponent(item)) is not None), None)
+
+
+def _as_written(value, check):
+    """The value as it was written, once it is checked: 45 stays 45, as it would be another text as 45.0."""
+    if (text := text_exponent(value)) is not None:
+        raise ValueError(f"holds text ({text!r}); YAML reads 1e-3 as text, so write 1.0e-3.")
+    check(value)
+    return value
+
+
+def _price(price, check):
+    """A price: what is no currency, date or source is money."""
+    _as_written({name: value for name, value in price.items() if name not in NO_NUMBER}, check)
+    return price
+
+
+Number = WrapValidator(_as_written)
+Count = Annotated[int, Field(ge=1), Number]
+Positive = Annotated[float, Field(gt=0), Number]
+
+
+@dataclass(frozen=True, config=ConfigDict(**STRICT, extra="forbid"))
 class Stack:
-    """One evaluator: endpoint, model, sampling settings, price.
+    """One evaluator: endpoint, model, sampling settings, price. A field of another type is refused.
 
     ``identity`` is what goes into every recording's key: the model file's hash for an embedded
     stack, the endpoint and model for an API. Time-outs and concurrency do not belong to it.
     """
 
-    name: str
-    kind: str
-    model: str
-    sampling: dict
-    order: str
-    concurrency: int
-    timeout_s: float
-    tokens_per_s: dict
-    price: dict
+    name: Text
+    kind: Literal[*NEEDED]
+    model: Text
+    sampling: Annotated[dict[str, Any], Number]
+    order: Literal["prefix", "hash"]
+    concurrency: Count
+    timeout_s: Positive
+    tokens_per_s: Annotated[dict[str, Positive], Number]
+    price: Annotated[dict[str, Annotated[float, Field(ge=0)]], WrapValidator(_price)]
     logprobs_scaled_by_temperature: bool
     base_url: str | None = None
     key_variable: str | None = None
-    returned_models: tuple = ()
-    extra_body: dict = field(default_factory=dict)
+    returned_models: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    extra_body: dict[str, Any] = field(default_factory=dict)
     file: str | None = None
     sha256: str | None = None
     hub: str | None = None
-    wheels: dict | None = None
+    wheels: dict[str, Any] | None = None
     licence: str | None = None
-    threads: int = 2
+    threads: Count = 2
 
     @property
     def identity(self):
@@ -66,10 +95,14 @@ class Stack:
 
 
 class Stacks(dict):
-    """Stacks by name; an unknown name raises a StackError with those that exist."""
+    """Stacks by name; an unknown name raises a StackError with those that their file has."""
+
+    def __init__(self, stacks, file=STACKS.name):
+        super().__init__(stacks)
+        self.file = file
 
     def __missing__(self, name):
-        raise StackError(f"unknown stack {name!r}; params/stacks.yml has {', '.join(self)}.")
+        raise StackError(f"unknown stack {name!r}; {self.file} has {', '.join(self)}.")
 
 
 def load_stacks(path=STACKS):
@@ -86,57 +119,23 @@ def load_stacks(path=STACKS):
         ) from None
     if not isinstance(rows, dict) or not rows:
         raise StackError(f"{path}: holds no stacks; each is a name with its fields below it.")
-    return Stacks({name: _stack(path, name, row) for name, row in rows.items()})
+    return Stacks({name: _stack(f"{path}: stack {name!r}:", name, row) for name, row in rows.items()}, Path(path).name)
 
 
-def _stack(path, name, row):
-    where = f"{path}: stack {name!r}"
+def _stack(where, name, row):
     if not isinstance(row, dict):
-        raise StackError(f"{where}: expected fields, found {type(row).__name__}.")
+        raise StackError(f"{where} expected fields, found {type(row).__name__}.")
+    if "name" in row:
+        raise StackError(f"{where} its name stands above its fields; remove the field name.")
     try:
-        stack = Stack(name=name, **row)
-    except TypeError as error:
-        raise StackError(f"{where}: {str(error).split('__init__() ')[-1]}.") from None
-    for field_name in NUMBERS:
-        if (text := text_exponent(row.get(field_name))) is not None:
-            raise StackError(f"{where}: {field_name} holds text ({text!r}); YAML reads 1e-3 as text, so write 1.0e-3.")
-    if stack.kind not in NEEDED:
-        raise StackError(f"{where}: kind {stack.kind!r} is unknown; use one of {', '.join(NEEDED)}.")
-    if stack.order not in ORDERS:
-        raise StackError(f"{where}: order {stack.order!r} is unknown; use one of {', '.join(ORDERS)}.")
-    missing = [field_name for field_name in NEEDED[stack.kind] if not getattr(stack, field_name)]
-    if missing:
-        raise StackError(f"{where}: {', '.join(missing)} missing, which a stack of kind {stack.kind} needs.")
+        stack = Stack(name=name, **{str(field_name): value for field_name, value in row.items()})
+    except ValidationError as error:
+        raise StackError(f"{where} {' '.join(sentences(error, Stack))}") from None
+    if missing := [needed for needed in NEEDED[stack.kind] if not getattr(stack, needed)]:
+        raise StackError(f"{where} {', '.join(missing)} missing, which a stack of kind {stack.kind} needs.")
     return stack
-
-
-def text_exponent(value):
-    """The first text in a YAML value, however deep, that was meant as a number (``1e-3``); None without one."""
-    if isinstance(value, str):
-        return value if re.fullmatch(r"[+-]?(?:\d+\.?\d*|\.\d+)[eE][+-]?\d+", value) else None
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for item in items if (found := text_exponent(item)) is not None), None)
 
 
 def load_stack(name, path=STACKS):
     """One stack by name; StackError lists the names that exist."""
-    stacks = load_stacks(path)
-    if name not in stacks:
-        raise StackError(f"unknown stack {name!r}; {Path(path).name} has {', '.join(stacks)}.")
-    return stacks[name]
-
-
-def without_key(text, key):
-    """A text in which the key, plain or as JSON writes it, is replaced.
-
-    A key of fewer than ``SHORTEST_KEY`` characters stays: local servers take words such as ``none`` for a key, which are
-    no secret and may stand in any answer.
-    """
-    for form in (key, json.dumps(key)[1:-1]) if key and len(key) >= SHORTEST_KEY else ():
-        text = text.replace(form, "[key]")
-    return text
-
-
-def short(text, key=None):
-    """At most 200 characters of a text from elsewhere, on one line and without the key."""
-    return " ".join(without_key(str(text), key).split())[:SHOWN]
+    return load_stacks(path)[name]

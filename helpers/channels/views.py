@@ -1,31 +1,37 @@
-"""Views: text derived from a projected state, generated once and then frozen in ``data/views.jsonl``."""
+"""Views: text derived from a projected state, computed by rule or generated once and then frozen in ``data/views.jsonl``."""
 
 import hashlib
 import json
 import re
+from collections import ChainMap
+from collections.abc import Mapping
 from functools import lru_cache
 
-from helpers.channels.prompts import generator_messages, two_pass_generator_messages
+from helpers.channels.prompts import generator_messages, two_pass_generator_messages, two_pass_manifest
 from helpers.study.files import DataError, read_jsonl
-from helpers.study.projection import projected_state, state_slice
+from helpers.study.projection import state_slice
 from helpers.study.traces import RETRIEVE
 
-GENERATED = {
+# Every kind of view and how it is made: computed from task and state, asked of a generator, or chosen.
+KINDS = {
+    "empty": {"computed": lambda task, state_text: ""},
+    "quote": {"computed": lambda task, state_text: quote(state_text)},
+    "candidates": {"computed": lambda task, state_text: two_pass_manifest(task)},
     "generated-128": {"max_tokens": 128, "source_only": False},
     "ungrounded-512": {"max_tokens": 512, "source_only": False},
     "source-only-512": {"max_tokens": 512, "source_only": True},
+    "donor": {"chosen": "generated-128"},  # another trajectory's view of that kind, chosen once
     # the first version's rationale pass, of the whole projected state and of its evidence alone
     "rationale-128": {"max_tokens": 128, "two_pass": "full"},
     "rationale-512": {"max_tokens": 512, "two_pass": "full"},
     "evidence-rationale-128": {"max_tokens": 128, "two_pass": "evidence"},
 }
-FROZEN = (*GENERATED, "donor")  # a donor is another trajectory's view, chosen once
+GENERATED = {kind: rule for kind, rule in KINDS.items() if "max_tokens" in rule}
+FROZEN = tuple(kind for kind, rule in KINDS.items() if "computed" not in rule)
 QUOTE_LINES = 24
 # Fields whose lines a quote may hold: evidence and what was concluded from it, not the question or the plan.
 QUOTE_FIELDS = ("artifacts", "evidence", "answer", "citations", "issues", "verification", "observation")
 ENDPOINTS = (RETRIEVE, RETRIEVE + 1)  # states before and after the retrieve step
-
-
 _KEY = re.compile(r'^\s*"(?:[^"\\]|\\.)*":')  # a field's name at the beginning of a line
 
 
@@ -50,49 +56,81 @@ def view_id(trajectory_id, state, kind):
     return f"{trajectory_id}/{state}/{kind}"
 
 
-def load_views(path, trajectories, tasks=None, say=print):
-    """Frozen views as ``{view_id: text}``; DataError for an unusable row or a view of a state that does not exist.
+class FrozenViews(Mapping):
+    """``{view_id: text}``; a view is held against its prompt when it is first looked at, and a stale one is not there.
 
-    Given ``tasks`` (dict by task_id), a view that was generated from another state, question or prompt than there is now
-    counts as not frozen, and so does a donor that is no longer its donor's view. Views of trajectories that are not
-    there are left out. ``say`` tells how many of either.
+    Stale is a view that was generated from another state, question or prompt than there is now, and a donor that is no
+    longer its donor's view. When the first is found, ``say`` tells how many of the file there are.
     """
-    of, views, donors = {t.trajectory_id: t for t in trajectories}, {}, {}
-    absent = stale = 0
+
+    def __init__(self, rows, fitting, say):
+        self._rows, self._fitting, self._say, self._texts = rows, fitting, say, {}
+
+    def __getitem__(self, name):
+        if name not in self._texts and name in self._rows:
+            self._texts[name] = self._rows[name]["text"] if self._current(self._rows[name]) else None
+            if self._texts[name] is None and self._say:
+                say, self._say = self._say, None
+                say(len(self._rows) - len(self))
+        if self._texts.get(name) is None:
+            raise KeyError(name)
+        return self._texts[name]
+
+    def __iter__(self):
+        return (name for name in self._rows if name in self)
+
+    def __len__(self):
+        return sum(1 for _ in self)
+
+    def __or__(self, added):
+        """These views and others beside or instead of them; none is looked at for it."""
+        return ChainMap(dict(added), self)
+
+    def _current(self, row):
+        if "donor" not in row or row["kind"] != "donor":
+            return self._fitting(row)
+        given = self.get(view_id(row["donor"], row["state"], KINDS["donor"]["chosen"]))
+        return given is None or given == row["text"]
+
+
+def load_views(path, trajectories, tasks=None, say=print):
+    """Frozen views of a file as :class:`FrozenViews`; DataError for an unusable row or a view of a state that is not there.
+
+    Without ``tasks`` (dict by task_id) no view is held against its prompt. Views of trajectories that are not there are
+    left out, and ``say`` tells how many.
+    """
+    of, rows, absent = {t.trajectory_id: t for t in trajectories}, {}, 0
+
+    def fitting(row):
+        trajectory = of[row["trajectory_id"]]
+        return tasks is None or fits(row, trajectory, tasks[trajectory.task_id])
+
     for number, row in enumerate(read_jsonl(path), start=1):
-        where = f"{path}, line {number}"
-        trajectory = of.get(row.get("trajectory_id")) if isinstance(row.get("trajectory_id"), str) else None
-        if trajectory is None:
+        if not isinstance(row.get("trajectory_id"), str) or row["trajectory_id"] not in of:
             absent += 1
             continue
-        if type(row.get("state")) is not int or not 0 <= row["state"] < len(trajectory.states):
-            raise DataError(f"{where}: view of state {row.get('state')!r}, which {row['trajectory_id']} does not have.")
-        if row.get("kind") not in FROZEN:
-            raise DataError(
-                f"{where}: unknown kind {row.get('kind')!r}; a frozen view is one of {', '.join(FROZEN)}."
-            )
-        if not isinstance(row.get("text"), str):
-            raise DataError(f"{where}: the view has no text; remove the line and freeze it again.")
+        _check(row, of[row["trajectory_id"]], f"{path}, line {number}")
         key = view_id(row["trajectory_id"], row["state"], row["kind"])
-        if tasks is not None and not fits(row, trajectory, tasks[trajectory.task_id]):
-            stale += 1
-            continue
-        if row["kind"] == "donor" and "donor" in row:
-            donors[key] = row  # the last one counts: a donor may have been chosen again
-            continue
-        if key in views:
-            raise DataError(f"{where}: a second view {key}; a view is frozen once, so remove one of them.")
-        views[key] = row["text"]
-    for key, row in donors.items():
-        given = views.get(view_id(row["donor"], row["state"], "generated-128"))
-        stale += given is not None and given != row["text"]
-        if given is None or given == row["text"]:
-            views[key] = row["text"]
+        chosen = row["kind"] == "donor" and "donor" in row  # the last one counts: a donor may have been chosen again
+        if key in rows and not chosen:
+            if not fitting(row):
+                continue
+            if fitting(rows[key]):
+                raise DataError(f"{path}, line {number}: a second view {key}; a view is frozen once, so remove one of them.")
+        rows[key] = row
     if absent:
         say(f"{path}: {absent} views are of trajectories that are not there; they are left out.")
-    if stale:
-        say(f"{path}: {stale} views were made from another state, question or prompt; they count as not frozen.")
-    return views
+    made = "views were made from another state, question or prompt; they count as not frozen."
+    return FrozenViews(rows, fitting, lambda stale: say(f"{path}: {stale} {made}"))
+
+
+def _check(row, trajectory, where):
+    if type(row.get("state")) is not int or not 0 <= row["state"] < len(trajectory.states):
+        raise DataError(f"{where}: view of state {row.get('state')!r}, which {row['trajectory_id']} does not have.")
+    if row.get("kind") not in FROZEN:
+        raise DataError(f"{where}: unknown kind {row.get('kind')!r}; a frozen view is one of {', '.join(FROZEN)}.")
+    if not isinstance(row.get("text"), str):
+        raise DataError(f"{where}: the view has no text; remove the line and freeze it again.")
 
 
 def prompt_sha256(messages):
@@ -107,7 +145,7 @@ def fits(row, trajectory, task):
     """
     if row.get("prompt_sha256") is None or row.get("kind") not in GENERATED:
         return True
-    messages = view_messages(task, projected_state(trajectory, row["state"]), GENERATED[row["kind"]])
+    messages = view_messages(task, trajectory.projected[row["state"]], GENERATED[row["kind"]])
     return row["prompt_sha256"] == prompt_sha256(messages)
 
 
@@ -121,8 +159,3 @@ def view_messages(task, state_text, rule):
     if "two_pass" in rule:
         return two_pass_generator_messages(task, state_slice(state_text, rule["two_pass"]))
     return generator_messages(task, state_text, source_only=rule["source_only"])
-
-
-# -- support claims of a generated view ------------------------------------------------------------
-
-

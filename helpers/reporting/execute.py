@@ -1,10 +1,10 @@
 """Execute one notebook with the parameters of a profile, so that the result depends on nothing else.
 
-``python -m helpers.reporting.execute PROFILE NOTEBOOK [NAME=value …]`` writes ``outputs/PROFILE/NOTEBOOK.ipynb``. The file
-appears in one step when every cell has run. A notebook that fails is kept beside it as ``NOTEBOOK.failed.ipynb``.
+The executed notebook appears in one step when every cell has run. One that fails is kept beside it as
+``NOTEBOOK.failed.ipynb``.
 """
 
-import argparse
+import json
 import os
 import re
 import sys
@@ -14,7 +14,7 @@ import nbformat
 import papermill
 from nbclient.exceptions import DeadKernelError
 
-from helpers.reporting.params import ROOT, ParameterError, add_arguments, from_arguments, notebook_source
+from helpers.reporting.params import ROOT
 
 INJECTED = "injected-parameters"
 _CELL_FILE = re.compile(r"\S*ipykernel_\d+/\d+\.py")  # the kernel's name for a cell, another one in each run
@@ -25,13 +25,16 @@ _HOME = re.compile(r"(?:/[^\s:'\"]*)?/site-packages/")
 class NotebookFailed(RuntimeError):
     """A cell raised. The message names the notebook, the heading and the error's last line."""
 
-def execute(source, output, parameters, *, root=ROOT, progress=True):
+
+def execute(source, output, parameters, *, settings=None, folder=None, root=ROOT, progress=True):
     """Run a notebook and write it to ``output`` in one step; returns the cleaned notebook.
 
     Parameters
     ----------
     source, output : paths of the notebook without and with outputs
-    parameters : dict of plain values
+    parameters : dict of plain values, the notebook's parameters that differ from its cell
+    settings : dict, the profile's settings that the command line changes
+    folder : where the notebook writes tables and figures; the output's folder without it
     root : working folder of the kernel
 
     Raises
@@ -41,7 +44,8 @@ def execute(source, output, parameters, *, root=ROOT, progress=True):
     source, output = Path(source), Path(output).resolve()
     partial, failed = output.with_suffix(".partial.ipynb"), output.with_suffix(".failed.ipynb")
     output.parent.mkdir(parents=True, exist_ok=True)
-    os.environ["PYTHONHASHSEED"] = "0"  # the kernel inherits it: sets print in the same order in every run
+    run = {"settings": settings or {}, "folder": str(folder or output.parent)}
+    os.environ |= {"PYTHONHASHSEED": "0", "ASV_RUN": json.dumps(run)}  # the kernel inherits them; see Lab.open
     try:
         papermill.execute_notebook(
             str(source), str(partial), parameters, kernel_name="python3", language="python", cwd=str(root),
@@ -123,33 +127,3 @@ def last_line(text):
     """The last line of a text that is not empty, without terminal colours."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
     return lines[-1] if lines else "(no message)"
-
-
-def main(arguments=None, root=ROOT):
-    parser = argparse.ArgumentParser(prog="python -m helpers.reporting.execute", description=__doc__)
-    add_arguments(parser)
-    parser.add_argument("--output", help="where the executed notebook goes")
-    options = parser.parse_intermixed_args(arguments)
-    try:
-        parameters = from_arguments(options, root)
-        output = Path(options.output or Path(root) / "outputs" / options.profile / f"{options.notebook}.ipynb")
-        execute(notebook_source(options.notebook, root), output, parameters, root=root)
-    except ParameterError as error:
-        return _say(error, 2)
-    except NotebookFailed as error:
-        return _say(error, 1)
-    except KeyboardInterrupt:
-        return _say(f"{options.notebook}: stopped; what was answered is kept, and the next run goes on from there.", 130)
-    except OSError as error:
-        where = error.filename or options.output or f"outputs/{options.profile}"
-        return _say(f"{options.notebook}: {where}: {error.strerror or error}. Make the folder writable.", 1)
-    return 0
-
-
-def _say(error, code):
-    print(f"error: {error}", file=sys.stderr)
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,57 +1,84 @@
-"""Profiles: a folder of YAML files under ``params/``, one a notebook and one they share.
+"""Profiles and parameters: whose traces and evaluator, and what a reader may turn.
 
-``python -m helpers.reporting.params PROFILE NOTEBOOK [NAME=value …]`` prints the merged parameters of a notebook. A misspelt
-profile, notebook or parameter is refused with the list of the right ones.
+A profile is a folder of ``params/``. Its ``common.yml`` holds what :class:`Settings` declares: paths, evaluators, which
+notebooks it runs. A notebook's parameters stand in its own cell. ``<notebook>.yml`` may set either kind for one notebook,
+and ``SET`` on the command line goes over both. Whatever is misspelt or does not fit is refused with the right names.
 """
 
-import argparse
 import ast
 import json
 import re
-import sys
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from helpers.asking.modes import MODES
 from helpers.channels.stacks import text_exponent
+from helpers.measuring.inference import METHODS, SEED
 
 ROOT = Path(__file__).resolve().parents[2]
-PARAMS = ROOT / "params"
-
-# What ``common.yml`` may set although no notebook declares it (yet).
-SHARED = (
-    "OUTPUT", "TASKS", "LIBRARY", "TRAJECTORIES", "VIEWS", "RECORDINGS", "PAPER", "ACQUIRE", "STACK", "SECOND_STACK",
-    "DRAWS", "SEED",
-)  # fmt: skip
 TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "list": list, "tuple": list, "dict": dict}
-
-
 # What a parameter may be, wherever a notebook declares it; a notebook asserts what it alone needs.
-CHOICES = {"ACQUIRE": ("recorded", "missing", "fresh"), "INTERVAL": ("percentile", "expanded", "t")}
-LEAST = {"DRAWS": 2, "FIRST": 0, "SEED": 0, "WAVES": 1, "MOST_WAVES": 1, "BUDGET": 0, "BUDGET_MONEY": 0, "TOP": 1, "BINS": 1,
-         "EPISODES": 2, "REPLAYS": 0, "ARM_TASKS": 2}  # fmt: skip
+CHOICES = {"ACQUIRE": ("", *MODES), "INTERVAL": METHODS}
+LEAST = {"DRAWS": 2, "FIRST": 0, "WAVES": 1, "MOST_WAVES": 1, "TOP": 1, "BINS": 1, "EPISODES": 2, "REPLAYS": 0,
+         "ARM_TASKS": 2}  # fmt: skip
 
 
 class ParameterError(ValueError):
     """A profile, a notebook or a parameter does not exist or fit. The message lists the ones that do."""
 
-def _suggest(name, known):
-    close = get_close_matches(name, list(known), n=1)
+
+class Settings(BaseModel):
+    """What a profile says, for all of its notebooks: names of ``common.yml``, also of ``SET``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    OUTPUT: str  # where tables, figures and pages go
+    TASKS: str  # tasks with candidates and reviewed targets
+    TRAJECTORIES: str  # frozen traces
+    VIEWS: str  # frozen generated views
+    RECORDINGS: str  # evaluator answers, one Parquet file a stack
+    LIBRARY: str = ""  # what the actor may retrieve
+    ANSWERS: str = ""  # the actor's model's answers, for replays without it
+    SCENARIOS: str = ""  # known disturbances of the actor
+    SUPPORT_LABELS: str = ""  # hand labels of the views' support fields
+    CUE_LABELS: str = ""  # hand labels of lost cues
+    PAPER: str = ""  # published numbers
+    STACK: str  # the evaluator, a name in params/stacks.yml; it writes the views, too
+    SECOND_STACK: str | None = None  # another evaluator, which the bridge needs
+    ACQUIRE: Literal[MODES] = "recorded"  # recorded, missing (ask for what is not recorded) or fresh (ask all in a new wave)
+    BUDGET: int = Field(0, ge=0)  # most requests of a live run, for views and for answers; 0 is no limit
+    BUDGET_MONEY: float = Field(0.0, ge=0)  # most money it may spend on them, in their prices' currency; 0 is no limit
+    SEED: int = Field(SEED, ge=0)  # seed of the bootstrap draws
+    LEVEL: float = Field(0.95, gt=0, lt=1)  # confidence level of the intervals
+    NOTEBOOKS: list[str] = []  # the notebooks that make up its report
+    PREPARE: str = ""  # what makes its data first: simulate, pubmedqa
+
+
+def suggestion(name, known):
+    """`` Did you mean …?`` for a name that is nearly one of the known ones, else nothing."""
+    close = get_close_matches(str(name), list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def profiles(folder=PARAMS):
+# -- profiles and notebooks ---------------------------------------------------------------------------
+
+
+def profiles(root=ROOT):
     """Names of the profiles: the folders of ``params/``."""
-    return sorted(p.name for p in Path(folder).iterdir() if p.is_dir() and not p.name.startswith("."))
+    return sorted(p.name for p in (Path(root) / "params").iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def check_profile(profile, folder=PARAMS):
-    """The folder of a profile; ParameterError lists the profiles that exist."""
-    known = profiles(folder)
-    if profile not in known:
-        raise ParameterError(f"no profile {profile!r}.{_suggest(profile, known)} There are: {', '.join(known)}.")
-    return Path(folder) / profile
+def check_profile(profile, root=ROOT):
+    """The folder of a profile, a name in ``params/`` or an absolute path; ParameterError lists the ones that exist."""
+    folder = Path(root) / "params" / profile
+    if not profile or not (folder / "common.yml").is_file() or (profile not in profiles(root) and not Path(profile).is_absolute()):
+        known = profiles(root)
+        raise ParameterError(f"no profile {profile!r}.{suggestion(profile, known)} There are: {', '.join(known)}.")
+    return folder
 
 
 def notebooks(root=ROOT):
@@ -64,124 +91,31 @@ def notebook_source(name, root=ROOT):
     """Path of a notebook's source by its name."""
     found = notebooks(root)
     if name not in found:
-        raise ParameterError(f"no notebook {name!r}.{_suggest(name, found)} There are: {', '.join(found)}.")
+        raise ParameterError(f"no notebook {name!r}.{suggestion(name, found)} There are: {', '.join(found)}.")
     return found[name]
 
 
-def _parameters_cell(notebook):
+def parameters_cell(notebook):
     cells = json.loads(Path(notebook).read_text(encoding="utf-8"))["cells"]  # nbformat takes two seconds to import
     tagged = [c for c in cells if "parameters" in c["metadata"].get("tags", [])]
     if len(tagged) != 1:
         raise ParameterError(f"{notebook}: {len(tagged)} cells carry the tag 'parameters'; exactly one is needed.")
-    nodes = ast.parse("".join(tagged[0]["source"])).body
-    return [n for n in nodes if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+    return "".join(tagged[0]["source"])
+
+
+def assigned(source):
+    """Names that the cell's source sets, with their annotation and value: ``{name: (annotation, value)}``, literals only."""
+    nodes = ast.parse(source).body
+    nodes = [n for n in nodes if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+    return {n.target.id: (ast.unparse(n.annotation), ast.literal_eval(n.value)) for n in nodes}
 
 
 def declared(notebook):
-    """Parameters of a notebook's ``parameters`` cell: ``{name: default}``, literals only."""
-    return {node.target.id: ast.literal_eval(node.value) for node in _parameters_cell(notebook)}
+    """Parameters of a notebook's ``parameters`` cell: ``{name: default}``."""
+    return {name: value for name, (_, value) in assigned(parameters_cell(notebook)).items()}
 
 
-def annotations(notebook):
-    """Types of a notebook's parameters as they are written there: ``{name: "int | None"}``."""
-    return {node.target.id: ast.unparse(node.annotation) for node in _parameters_cell(notebook)}
-
-
-def load_profile(profile, notebook, root=ROOT):
-    """Parameters that a profile sets for a notebook: ``common.yml``, then the notebook's own file.
-
-    ``common.yml`` may hold names that other notebooks declare; a name in the notebook's own file must be declared
-    there. ``PROFILE`` is the profile's name, where the notebook declares it.
-    """
-    folder = check_profile(profile, Path(root) / "params")
-    known = declared(notebook_source(notebook, root))
-    common = read_values(folder / "common.yml")
-    own = read_values(folder / f"{notebook}.yml")
-    refuse_unknown(common, dict.fromkeys([*declared_anywhere(root), *SHARED]), f"params/{profile}/common.yml", "any")
-    refuse_unknown(own, known, f"params/{profile}/{notebook}.yml")
-    return {k: v for k, v in ({"PROFILE": profile} | common).items() if k in known} | own
-
-
-def declared_anywhere(root=ROOT):
-    """Names of the parameters of all notebooks, in order of first appearance."""
-    return list(dict.fromkeys(name for path in notebooks(root).values() for name in declared(path)))
-
-
-def merged(profile, notebook, overrides=(), *, shared=(), root=ROOT):
-    """The parameters a notebook runs with: profile, then overrides, each checked for name and type.
-
-    Parameters
-    ----------
-    overrides : sequence of "NAME=value" texts; each must be a parameter of this notebook
-    shared : the same, meant for several notebooks; what only another one declares is left out here
-    """
-    source = notebook_source(notebook, root)
-    values, known = load_profile(profile, notebook, root), declared(source)
-    if shared:
-        asked = with_overrides({}, shared, declared_anywhere(root), "any")
-        values |= {name: value for name, value in asked.items() if name in known}
-    values = with_overrides(values, overrides, known)
-    for name, annotation in annotations(source).items():
-        if name in values and not fits(values[name], annotation):
-            raise ParameterError(
-                f"{notebook}: {name} = {values[name]!r} is no {annotation}; its default is {known[name]!r}."
-            )
-        if name in values and (rule := out_of_range(name, values[name])):
-            raise ParameterError(f"{notebook}: {name} = {values[name]!r}; {rule}. Its default is {known[name]!r}.")
-    return values
-
-
-def out_of_range(name, value):
-    """What a parameter's value must be, where it is not; None where it may stay."""
-    if name in CHOICES and value not in CHOICES[name]:
-        return f"it is one of {', '.join(CHOICES[name])}"
-    if name in LEAST and value < LEAST[name]:
-        return f"it is at least {LEAST[name]}"
-    if name == "LEVEL" and not 0 < value < 1:
-        return "it lies between 0 and 1, as 0.95 does"
-    return None
-
-
-def with_overrides(values, overrides, known, owner="this"):
-    """Parameters with ``NAME=value`` texts from the command line; values are YAML literals."""
-    for text in overrides:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ParameterError(f"the command line: {text!r} sets nothing; write NAME=value.")
-        refuse_unknown({name: None}, known, "the command line", owner)
-        try:
-            value = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ParameterError(f"the command line: the value in {text!r} is not valid YAML; quote it.") from None
-        _refuse_text_number(name, value, "the command line")
-        values = {**values, name: value}
-    return values
-
-
-def split_settings(text):
-    """``"A=1 B=[x, y]"`` as ``["A=1", "B=[x, y]"]``: settings are parted where a new ``NAME=`` begins."""
-    return [part for part in re.split(r"\s+(?=[A-Za-z_]\w*=)", text.strip()) if part]
-
-
-def fits(value, annotation):
-    """Whether a value has the type that a parameters cell writes, such as ``int | None``; unknown types fit."""
-    for part in annotation.split("|"):
-        name = part.strip().partition("[")[0]
-        if name == "None" and value is None or name not in {*TYPES, "None"}:
-            return True
-        if name in TYPES and isinstance(value, TYPES[name]) and (name == "bool" or not isinstance(value, bool)):
-            return True
-    return False
-
-
-def refuse_unknown(values, known, where, owner="this"):
-    """Raise ParameterError for the first name that is not known."""
-    for name in values:
-        if name not in known:
-            raise ParameterError(
-                f"{where}: no parameter {name!r} in {owner} notebook.{_suggest(name, known)} "
-                f"There are: {', '.join(known)}."
-            )
+# -- values -------------------------------------------------------------------------------------------
 
 
 def read_values(path):
@@ -205,33 +139,110 @@ def _refuse_text_number(name, value, where):
         raise ParameterError(f"{where}: {name} holds text ({text!r}); YAML reads 1e-3 as text, so write 1.0e-3.")
 
 
-def add_arguments(parser):
-    """The arguments that say which parameters a notebook gets; the executor takes the same ones."""
-    parser.add_argument("profile", help="a folder of params/")
-    parser.add_argument("notebook", help="a notebook by its name, without .ipynb")
-    parser.add_argument("overrides", nargs="*", metavar="NAME=value", help="a parameter of this notebook")
-    parser.add_argument("--set", default="", help="NAME=value texts in one, for whichever notebook has them")
-    parser.add_argument("--only", action="store_true", help="--set is meant for this notebook alone")
+def split_settings(text):
+    """``"A=1 B=[x, y]"`` as ``{"A": 1, "B": ["x", "y"]}``: settings are parted where a new ``NAME=`` begins; YAML values."""
+    values = {}
+    for part in filter(None, re.split(r"\s+(?=[A-Za-z_]\w*=)", text.strip())):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ParameterError(f"the command line: {part!r} sets nothing; write NAME=value.")
+        try:
+            values[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ParameterError(f"the command line: the value in {part!r} is not valid YAML; quote it.") from None
+        _refuse_text_number(name, values[name], "the command line")
+    return values
 
 
-def from_arguments(options, root=ROOT):
-    """Merged parameters from parsed arguments."""
-    asked = split_settings(options.set)
-    own, shared = (asked, []) if options.only else ([], asked)
-    return merged(options.profile, options.notebook, [*own, *options.overrides], shared=shared, root=root)
-
-
-def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m helpers.reporting.params", description=__doc__)
-    add_arguments(parser)
+def settings_of(profile, notebook="", overrides=None, root=ROOT):
+    """The Settings of a profile for one notebook: ``common.yml``, then what the notebook's file and ``overrides`` say of them."""
+    folder = check_profile(profile, root)
+    values, where = read_values(folder / "common.yml"), f"params/{folder.name}/common.yml"
+    refuse_unknown(values, Settings.model_fields, where, "no setting {!r} of a profile.")
+    values |= {k: v for k, v in read_values(folder / f"{notebook}.yml").items() if k in Settings.model_fields}
     try:
-        values = from_arguments(parser.parse_intermixed_args(arguments))
-        print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
-    except ParameterError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return Settings(**values | (overrides or {}))
+    except ValidationError as error:
+        raise ParameterError("\n".join(f"{where}: {_sentence(problem)}" for problem in error.errors())) from None
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _sentence(problem):
+    """One of pydantic's findings as a sentence."""
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        return f"{name} is missing; a profile needs it."
+    return f"{name} = {problem['input']!r}: {problem['msg'][:1].lower()}{problem['msg'][1:]}."
+
+
+def merged(profile, notebook, overrides=None, *, shared=False, root=ROOT):
+    """What a notebook runs with: its parameters and the profile's Settings, each checked for name, type and range.
+
+    Parameters
+    ----------
+    overrides : dict, from the command line; each name must be a parameter of this notebook or a setting
+    shared : bool
+        They are meant for several notebooks; what only another one declares is left out here.
+
+    Returns
+    -------
+    values : dict of the notebook's parameters, PROFILE among them; settings : Settings
+    """
+    source, overrides = notebook_source(notebook, root), overrides or {}
+    folder, known = check_profile(profile, root), assigned(parameters_cell(source))
+    own = read_values(folder / f"{notebook}.yml")
+    refuse_unknown(own, [*known, *Settings.model_fields], f"params/{folder.name}/{notebook}.yml")
+    every = declared_anywhere(root) if shared else known
+    refuse_unknown(overrides, dict.fromkeys([*every, *Settings.model_fields]), "the command line",
+                   f"no parameter {{!r}} in {'any' if shared else 'this'} notebook.")  # fmt: skip
+    settings = settings_of(profile, notebook, {k: v for k, v in overrides.items() if k in Settings.model_fields}, root)
+    values = {name: value for name, (_, value) in known.items()}
+    values |= {name: value for given in (own, overrides) for name, value in given.items() if name in known}
+    check_values(values | {"PROFILE": profile}, known, notebook)
+    return values | {"PROFILE": profile}, settings
+
+
+def declared_anywhere(root=ROOT):
+    """Names of the parameters of all notebooks, in order of first appearance."""
+    return list(dict.fromkeys(name for path in notebooks(root).values() for name in declared(path)))
+
+
+def check_values(values, known, notebook):
+    """ParameterError where a parameter is unknown, of another type than its cell writes, or out of range.
+
+    ``known`` is ``{name: (annotation, default)}`` of the cell.
+    """
+    refuse_unknown(values, [*known, "PROFILE"], notebook)
+    for name, (annotation, default) in known.items():
+        if name not in values:
+            continue
+        if not fits(values[name], annotation):
+            raise ParameterError(f"{notebook}: {name} = {values[name]!r} is no {annotation}; its default is {default!r}.")
+        if rule := _out_of_range(name, values[name]):
+            raise ParameterError(f"{notebook}: {name} = {values[name]!r}; {rule}. Its default is {default!r}.")
+
+
+def _out_of_range(name, value):
+    """What a parameter's value must be, where it is not; None where it may stay."""
+    if name in CHOICES and value not in CHOICES[name]:
+        return f"it is one of {', '.join(filter(None, CHOICES[name]))}"
+    if name in LEAST and isinstance(value, (int, float)) and value < LEAST[name]:
+        return f"it is at least {LEAST[name]}"
+    return None
+
+
+def fits(value, annotation):
+    """Whether a value has the type that a parameters cell writes, such as ``int | None``; unknown types fit."""
+    for part in annotation.split("|"):
+        name = part.strip().partition("[")[0]
+        if name == "None" and value is None or name not in {*TYPES, "None"}:
+            return True
+        if name in TYPES and isinstance(value, TYPES[name]) and (name == "bool" or not isinstance(value, bool)):
+            return True
+    return False
+
+
+def refuse_unknown(values, known, where, what="no parameter {!r} in this notebook."):
+    """Raise ParameterError for the first name that is not known."""
+    for name in values:
+        if name not in known:
+            raise ParameterError(f"{where}: {what.format(name)}{suggestion(name, known)} There are: {', '.join(known)}.")

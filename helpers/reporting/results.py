@@ -44,28 +44,33 @@ def output_folder(path):
 
 
 def paper_numbers(path):
-    """The published numbers, indexed by id; nothing else in the report is typed in."""
-    return pd.read_csv(path).set_index("id")
+    """The published numbers, indexed by id; none where a profile names no such table. Nothing else is typed in."""
+    columns = ["id", "section", "quantity", "unit", "n", "estimate", "low", "high"]
+    return (pd.read_csv(path) if Path(path).is_file() else pd.DataFrame(columns=columns)).set_index("id")
 
 
 class Results:
     """The section's exact table, one row a quantity, in the order in which they are added.
 
-    ``method`` is how intervals are taken from bootstrap replicates, see :func:`helpers.inference.interval`; ``counted``
-    is how the table for reading calls the two counts behind a row.
+    ``prefix`` begins the ids of its rows. ``method`` and ``level`` say how intervals are taken from bootstrap replicates,
+    see :func:`helpers.measuring.inference.interval`; ``counted`` is how the table for reading calls the two counts behind a
+    row.
     """
 
-    def __init__(self, paper, section, method="percentile", counted=("trajectories", "transitions")):
+    counted = ("trajectories", "transitions")
+
+    def __init__(self, paper, section, prefix, method="percentile", level=0.95):
         if method not in METHODS:
             raise ValueError(f"INTERVAL = {method!r}; use one of {', '.join(METHODS)}.")
         self.paper = paper
         self.section = section
+        self.prefix = prefix
         self.method = method
-        self.counted = counted
+        self.level = level
         self.rows = []
 
-    def add(self, name, estimate, replicates=None, *, cohort, n=None, transitions=None, level=0.95,
-            unit=None, quantity=None, low=np.nan, high=np.nan, smaller=None):  # fmt: skip
+    def add(self, name, estimate, replicates=None, *, cohort, n=None, transitions=None, unit=None,
+            quantity=None, level=None, low=np.nan, high=np.nan, smaller=None):  # fmt: skip
         """Add one quantity; its interval comes from bootstrap replicates, or from ``low`` and ``high``.
 
         An interval that allows for the number of trajectories ``n`` needs at least two; for a contrast of two cohorts
@@ -74,7 +79,7 @@ class Results:
         Text and unit are those of the published quantity of that id, unless given.
         """
         known = self.paper.loc[name] if name in self.paper.index else None
-        behind = n if smaller is None else smaller
+        behind, level = n if smaller is None else smaller, level or self.level
         if replicates is not None:
             low, high = interval(replicates, level, method=self.method, n=behind, point=estimate)
         row = {
@@ -105,7 +110,7 @@ class Results:
 
     def unreported(self):
         """Published ids of this section that have no row yet; a finished notebook has none."""
-        wanted = self.paper.index[self.paper["section"] == self.section]
+        wanted = [name for name in self.paper.index if name.split(".")[0] == self.prefix]
         return [name for name in wanted if name not in {row["id"] for row in self.rows}]
 
     def readable(self, last=None):

@@ -1,18 +1,15 @@
-"""The report as web pages that need no network: one HTML page a notebook and an index.
-
-``python -m helpers.reporting.site PROFILE`` reads ``outputs/<profile>/*.ipynb`` and writes ``*.html`` beside them.
-"""
+"""The report as web pages that need no network: one HTML page a notebook and an index."""
 
 import html
 import re
-import sys
+from pathlib import Path
 
 import nbformat
 from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 
-from helpers.reporting.params import ROOT, ParameterError, check_profile
+from helpers.reporting.params import ParameterError
 
 # A dollar opens a formula before a non-space and closes it after one and not before a digit, so prices stay prices.
 _MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$])\$(?=\S)([^$\n]+?)(?<=\S)\$(?!\d)", re.DOTALL)
@@ -90,12 +87,12 @@ def index(entries, profile):
     return "\n".join([*parts, "</html>", ""])
 
 
-def build(profile):
-    """Write every page of a profile; returns the names of the notebooks."""
-    folder = ROOT / "outputs" / profile
+def build(folder, profile):
+    """Write every page of an output folder; returns the names of the notebooks."""
+    folder = Path(folder)
     sources = sorted(p for p in folder.glob("*.ipynb") if not p.stem.endswith((".partial", ".failed")))
     if not sources:
-        raise ParameterError(f"outputs/{profile} holds no executed notebook; run `make reproduce PROFILE={profile}` first.")
+        raise ParameterError(f"{folder} holds no executed notebook; run `make reproduce PROFILE={profile}` first.")
     entries = []
     for path in sources:
         notebook = nbformat.read(path, as_version=4)
@@ -104,22 +101,3 @@ def build(profile):
         entries.append((path.stem, title, question, findings(notebook)))
     (folder / "index.html").write_text(index(entries, profile), encoding="utf-8")
     return [name for name, *_ in entries]
-
-
-def main(arguments=None):
-    profile = ((sys.argv[1:] if arguments is None else arguments) or ["embedded"])[0]
-    try:
-        check_profile(profile)
-        names = build(profile)
-    except ParameterError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: outputs/{profile}: cannot be written ({error.strerror}); make it writable.", file=sys.stderr)
-        return 1
-    print(f"outputs/{profile}/index.html: {len(names)} notebooks.")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -56,13 +56,17 @@ def read_jsonl(path, *, missing_ok=False):
     return rows
 
 
-def write_jsonl(path, rows):
-    """Write dicts as JSON Lines, UTF-8, one row a line, replacing the file in one step."""
+def write_text(path, text):
+    """Write a UTF-8 text file in one step, so that nobody ever reads half of it."""
     path = Path(path)
-    partial = path.with_suffix(path.suffix + ".partial")
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+def write_jsonl(path, rows):
+    """Write dicts as JSON Lines, UTF-8, one row a line, replacing the file in one step."""
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def append_jsonl(path, row):

@@ -6,6 +6,7 @@ answer or who asked: target, success, scores, labels, provider responses, ids, t
 
 import json
 import re
+from collections.abc import Sequence
 
 REDACTED = "[redacted]"
 EVIDENCE_FIELDS = ("artifacts", "evidence")
@@ -106,11 +107,21 @@ def state_slice(state_text, name):
     return json.dumps({k: v for k, v in visible.items() if k in EVIDENCE_FIELDS}, ensure_ascii=False, indent=1)
 
 
-def projected_state(trajectory, number):
-    """Projection of state x_number; a post-step one has its step's observation."""
-    return project(trajectory.states[number], trajectory.steps[number - 1].get("observation") if number else None)
+class Projected(Sequence):
+    """Projections of a trajectory's states x0 … xn, each made when it is first looked at.
 
+    A state after a step has that step's observation.
+    """
 
-def projected_states(trajectory):
-    """Projections of x0 … x11."""
-    return [projected_state(trajectory, number) for number in range(len(trajectory.states))]
+    def __init__(self, states, steps):
+        self._states, self._steps, self._made = states, steps, {}
+
+    def __len__(self):
+        return len(self._states)
+
+    def __getitem__(self, number):
+        number = range(len(self))[number]
+        if number not in self._made:
+            observation = self._steps[number - 1].get("observation") if number else None
+            self._made[number] = project(self._states[number], observation)
+        return self._made[number]

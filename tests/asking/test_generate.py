@@ -11,7 +11,8 @@ from helpers.actor.retrieval import LibraryRetriever
 from helpers.actor.workflow import Workflow
 from helpers.asking.acquire import obtain
 from helpers.asking.budget import Budget
-from helpers.asking.client import RunStopped, client_for
+from helpers.asking.client import client_for
+from helpers.asking.faults import RunStopped
 from helpers.asking.generate import choose_donors, obtain_donors, obtain_views
 from helpers.asking.probe import CALLS
 from helpers.channels.plan import Study
@@ -112,7 +113,7 @@ def test_views_and_answers_share_one_budget(study, endpoint, tmp_path):
     assert len(found.views) == 4 and budget.calls_left == 0
     with pytest.raises(RunStopped, match="budget of 7 calls is spent"):
         asyncio.run(obtain(tiny_plan(found), found, {"loopback": stack}, tmp_path, acquire="missing", budget=budget, progress=False))
-    with pytest.raises(RunStopped, match="budget of 7 calls is spent; what was written is kept"):
+    with pytest.raises(RunStopped, match="budget of 7 calls is spent; what was answered is kept"):
         asyncio.run(obtain_views(bare, ["ungrounded-512"], (3, 4), path=tmp_path / "more.jsonl", stack=stack,
                                  acquire="missing", budget=budget, progress=False))  # fmt: skip
     assert server.requests == CALLS + 4

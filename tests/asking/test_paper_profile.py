@@ -13,7 +13,7 @@ from helpers.asking.client import api_key
 from helpers.asking.forecast import forecasts
 from helpers.asking.probe import CALLS, saved_probe
 from helpers.asking.record import Section, Setting
-from helpers.asking.recordings import Recordings
+from helpers.asking.recordings import READ, Recordings
 from helpers.asking.why import stats
 from helpers.channels import sections
 from helpers.channels.plan import add_keys
@@ -67,7 +67,8 @@ def ask_all(stacks, study, folder):
 
     async def scene():
         return {
-            name: await obtain(plan, study, stacks, folder, acquire="missing", section=name, progress=False)
+            name: await obtain(plan, study, stacks, folder, acquire="missing", section=name,
+                               columns=(*READ, "fingerprint"), progress=False)  # fmt: skip
             for name, plan in paper_sections(list(study.trajectories)).items()
         }
 

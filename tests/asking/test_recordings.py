@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from helpers.asking import recordings as module
+from helpers.asking import why as why_module
+from helpers.asking import why_command
 from helpers.asking.budget import money
 from helpers.asking.recordings import LATER, SCHEMA, Recordings, as_table
-from helpers.asking.why import nearest, section_plan, stats, why
+from helpers.asking.why import COMPARED, nearest, stats, why
+from helpers.asking.why_command import section_plan
 from helpers.channels.channels import direct, generated
 from helpers.channels.plan import Study, add_keys
 from helpers.study.files import DataError
@@ -322,7 +324,7 @@ def test_the_reason_of_the_last_failure_is_repeated(study, recorded):
 
 
 def test_the_nearest_recording_agrees_in_most_fields():
-    fields = dict.fromkeys(module._COMPARED, 1)
+    fields = dict.fromkeys(COMPARED, 1)
     frame = pd.DataFrame(
         [{**fields, "state": 2, "layout": 3}, {**fields, "wave": 5}, {**fields, "state": 2, "wave": 5}]
     )
@@ -369,15 +371,15 @@ def write_study(study, folder, stack):
 def test_the_commands_print_counts_and_reasons(study, recorded, capsys):
     stack, folder = recorded
     arguments = write_study(study, folder, replace(stack, sampling={**stack.sampling, "top_logprobs": 15}))
-    assert module.main(["stats", "--folder", str(folder), "--stacks", str(folder / "stacks.yml")]) == 0
+    assert why_command.main(["stats", "--folder", str(folder), "--stacks", str(folder / "stacks.yml")]) == 0
     assert "16" in capsys.readouterr().out
     cell = ["--trajectory", "traj-risk-01", "--state", "4", "--template", "direct", "--layout", "2"]
-    assert module.main(["why", *arguments, *cell]) == 0
+    assert why_command.main(["why", *arguments, *cell]) == 0
     out = capsys.readouterr().out
     assert "1 cells, 1 of them missing." in out and "settings.top_logprobs is 15, recorded with 20" in out
-    assert module.main(["why", *arguments, "--trajectory", "traj-risk-99"]) == 1
+    assert why_command.main(["why", *arguments, "--trajectory", "traj-risk-99"]) == 1
     assert "no trajectory 'traj-risk-99'" in capsys.readouterr().err
-    assert module.main(["why", *arguments, "--state", "4", "--template", "matched"]) == 1
+    assert why_command.main(["why", *arguments, "--state", "4", "--template", "matched"]) == 1
     assert "plans no such cell" in capsys.readouterr().err
 
 
@@ -388,10 +390,10 @@ def test_obtain_and_the_store_agree_on_what_is_recorded(study, recorded):
 
 
 def test_what_the_command_line_leaves_out_comes_from_the_profile(capsys):
-    assert module.main(["why", "--profile", "paper", "--trajectory", "traj-risk-01", "--state", "4", "--layout", "0"]) == 0
+    assert why_command.main(["why", "--profile", "paper", "--trajectory", "traj-risk-01", "--state", "4", "--layout", "0"]) == 0
     out = capsys.readouterr().out
     assert "2 cells, 2 of them missing" in out and "nothing is recorded for stack deepseek" in out and "qwen" not in out
-    assert module.main(["why", "--profile", "papper"]) == 1
+    assert why_command.main(["why", "--profile", "papper"]) == 1
     assert "no profile 'papper'" in capsys.readouterr().err
 
 
@@ -399,6 +401,6 @@ def test_no_more_cells_are_explained_than_are_shown(study, recorded, capsys, mon
     stack, folder = recorded
     arguments = write_study(study, folder, replace(stack, sampling={**stack.sampling, "top_logprobs": 15}))
     asked = []
-    monkeypatch.setattr(module, "nearest", lambda *a, nearest=module.nearest: asked.append(1) or nearest(*a))
-    assert module.main(["why", *arguments, "--most", "3"]) == 0
+    monkeypatch.setattr(why_module, "nearest", lambda *a, nearest=nearest: asked.append(1) or nearest(*a))
+    assert why_command.main(["why", *arguments, "--most", "3"]) == 0
     assert capsys.readouterr().out.count("\n- ") == len(asked) == 3

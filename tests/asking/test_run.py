@@ -17,19 +17,13 @@ import numpy as np
 import openai
 import pytest
 
-from helpers.asking.client import (
-    RunStopped,
-    Unusable,
-    api_key,
-    checked_url,
-    client_for,
-    first_alternatives,
-    parse_answer,
-    retry_after,
-    shown,
-)
+from helpers.asking.answers import first_alternatives, parse_answer
+from helpers.asking.budget import Budget
+from helpers.asking.client import api_key, checked_url, client_for
+from helpers.asking.faults import RunStopped, Unusable, retry_after, shown
+from helpers.asking.pace import Pace
 from helpers.asking.recordings import Recordings
-from helpers.asking.run import Pace, missing_cells
+from helpers.asking.run import missing_cells
 from helpers.channels.plan import add_keys, request_body, request_key
 from helpers.channels.stacks import StackError
 from helpers.measuring.cells import read_cells
@@ -101,7 +95,7 @@ def test_every_cell_is_asked_once_and_recorded_as_received(study, endpoint, tmp_
     stack = loopback_stack(server.url)
     run, error = ask(tiny_plan(study, channels=joint_and_binary()), study, stack, tmp_path)
     table = Recordings(tmp_path, "loopback").table()
-    assert error is None and run.written == run.calls == table.num_rows == 80
+    assert error is None and run.written == run.budget.used == table.num_rows == 80
     assert set(server.asked.values()) == {1}
     first = table.slice(0, 1).to_pylist()[0]
     assert first["returned_model"] == "tiny-1" and first["fingerprint"] == "fp_loopback" and len(first["tokens"]) == 20
@@ -218,7 +212,7 @@ def test_faults_that_do_not_pass_leave_cells_missing_and_only_those_are_asked_ag
     bad.faults = ()
     before = dict(bad.asked)
     again, error = ask(plan, study, stack, tmp_path)
-    assert error is None and again.calls == len(failed) and store.failures() == {}
+    assert error is None and again.budget.used == len(failed) and store.failures() == {}
     assert {p for p in bad.asked if bad.asked[p] > before[p]} == set(failed)
 
 
@@ -345,11 +339,11 @@ def test_refusals_that_come_back_before_the_answers_in_flight_do_not_stop_a_run(
 def test_the_budget_stops_a_run_cleanly_and_every_paid_answer_is_kept(study, endpoint, tmp_path):
     server = endpoint(latency_s=0.02)
     plan, stack = tiny_plan(study, channels=joint_and_binary()), loopback_stack(server.url)
-    run, error = ask(plan, study, stack, tmp_path, budget_calls=31)
+    run, error = ask(plan, study, stack, tmp_path, budget=Budget(31))
     assert isinstance(error, RunStopped) and "budget of 31 calls" in str(error)
-    assert server.requests == run.calls == run.written == Recordings(tmp_path, "loopback").table().num_rows == 31
+    assert server.requests == run.budget.used == run.written == Recordings(tmp_path, "loopback").table().num_rows == 31
     again, error = ask(plan, study, stack, tmp_path)
-    assert error is None and again.calls == 49 and set(server.asked.values()) == {1}
+    assert error is None and again.budget.used == 49 and set(server.asked.values()) == {1}
 
 
 def test_a_cancelled_run_keeps_what_has_arrived(study, endpoint, tmp_path):
@@ -399,14 +393,14 @@ def test_an_endpoint_that_stays_away_ends_the_run_with_one_sentence(study, key, 
     with Endpoint() as gone:
         url = gone.url
     run, error = ask(tiny_plan(study), study, loopback_stack(url), tmp_path, attempts=2, outage_s=0.3)
-    assert isinstance(error, RunStopped) and "could not be reached" in str(error) and "run again" in str(error)
+    assert isinstance(error, RunStopped) and "could not be reached" in str(error) and "Run again" in str(error)
     assert run.written == 0 and not run.failures
 
 
 def test_a_journal_held_by_another_program_stops_the_run_and_loses_nothing(study, endpoint, tmp_path):
     server = endpoint()
     stack, plan = loopback_stack(server.url, concurrency=1), tiny_plan(study, channels=joint_and_binary())
-    ask(plan, study, stack, tmp_path, budget_calls=5)
+    ask(plan, study, stack, tmp_path, budget=Budget(5))
     store = Recordings(tmp_path, "loopback")
     with store._open() as other:
         other.execute("BEGIN IMMEDIATE")
@@ -573,7 +567,7 @@ def test_equal_requests_of_one_wave_are_one_question_and_each_wave_asks_anew(stu
     plan = tiny_plan(study, states=(4,), waves=(0, 1))
     twice = plan.loc[plan.index.repeat(2)].reset_index(drop=True)
     run, _ = ask(twice, study, loopback_stack(server.url), tmp_path)
-    assert run.calls == 16 and set(server.asked.values()) == {2}
+    assert run.budget.used == 16 and set(server.asked.values()) == {2}
 
 
 def test_the_client_never_retries_by_itself(key):

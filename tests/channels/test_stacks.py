@@ -88,10 +88,22 @@ def test_an_unknown_stack_lists_the_names_that_exist(write):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("order: prefix", "ordre: prefix"), r"stack 'local': got an unexpected keyword argument 'ordre'\.$"),
-        (("  order: prefix\n", ""), r"stack 'local': missing 1 required positional argument: 'order'\.$"),
+        (("order: prefix", "ordre: prefix"), r"stack 'local': order is missing or empty\. ordre is not known; the fields are name, kind, .*\.$"),
+        (("  order: prefix\n", ""), r"stack 'local': order is missing or empty\.$"),
         (("kind: embedded", "kind: remote"), r"stack 'local': kind 'remote' is unknown; use one of embedded, api\.$"),
         (("order: prefix", "order: random"), r"stack 'local': order 'random' is unknown; use one of prefix, hash\.$"),
+        (("concurrency: 3", "concurrency: 0"), r"stack 'local': concurrency is 0; expected greater than or equal to 1\.$"),
+        (("concurrency: 3", "concurrency: 2.5"), r"stack 'local': concurrency is 2\.5; expected a whole number\.$"),
+        (("concurrency: 3", "concurrency: true"), r"stack 'local': concurrency is True; expected a whole number\.$"),
+        (("timeout_s: 45", 'timeout_s: "45"'), r"stack 'local': timeout_s is '45'; expected a number\.$"),
+        (("timeout_s: 45", "timeout_s: .nan"), r"stack 'local': timeout_s is nan; expected .*\.$"),
+        (("prompt: 70", "prompt: -70"), r"stack 'local': tokens_per_s\.prompt is -70; expected greater than 0\.$"),
+        (("input: 0.1", 'input: "0.1"'), r"stack 'local': price\.input is '0\.1'; expected a number\.$"),
+        (("input: 0.1", "input: -1"), r"stack 'local': price\.input is -1; expected greater than or equal to 0\.$"),
+        (("{currency: USD, input: 0.1}", "free"), r"stack 'local': price is 'free'; expected an object of fields\.$"),
+        (("model: tiny-model", "model: 7"), r"stack 'local': model is 7; expected text\.$"),
+        (("temperature: false", "temperature: 1"), r"stack 'local': logprobs_scaled_by_temperature is 1; expected true or false\.$"),
+        (("  file: tiny", "  name: other\n  file: tiny"), r"stack 'local': its name stands above its fields"),
         (("  file: tiny.gguf\n", ""), r"stack 'local': file missing, which a stack of kind embedded needs\.$"),
         (("kind: embedded", "kind: api"), r"base_url, key_variable missing, which a stack of kind api needs\.$"),
         (
@@ -128,5 +140,5 @@ def test_a_missing_file_is_refused_in_one_sentence(tmp_path):
 def test_an_unknown_name_among_loaded_stacks_is_one_sentence():
     stacks = load_stacks()
     assert stacks.get("mystak") is None and "mystak" not in stacks
-    with pytest.raises(StackError, match="unknown stack 'mystak'; params/stacks.yml has qwen-1.5b"):
+    with pytest.raises(StackError, match="unknown stack 'mystak'; stacks.yml has qwen-1.5b"):
         stacks["mystak"]

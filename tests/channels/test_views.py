@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.asking.budget import Budget, BudgetSpent
+from helpers.asking.budget import Budget
+from helpers.asking.faults import BudgetSpent
 from helpers.asking.generate import freeze_views
 from helpers.channels.prompts import SOURCE_ONLY_CLAUSE, generator_messages, two_pass_generator_messages
 from helpers.channels.stacks import StackError, load_stack
 from helpers.channels.views import ENDPOINTS, load_views, quote, view_id, wanted_views
 from helpers.measuring.claims import supported_candidates
 from helpers.study.files import DataError, read_jsonl
-from helpers.study.projection import projected_states, state_slice
+from helpers.study.projection import state_slice
 from helpers.study.traces import STEPS, parse_trajectory
 from tests.conftest import held_by
 
@@ -63,7 +64,7 @@ def trajectory():
 
 
 def test_a_quote_holds_verbatim_lines_of_evidence_and_conclusions_only(trajectory):
-    state = projected_states(trajectory)[6]
+    state = trajectory.projected[6]
     lines = quote(state).splitlines()
     assert set(lines) <= set(state.splitlines())
     text = "\n".join(lines)
@@ -72,9 +73,9 @@ def test_a_quote_holds_verbatim_lines_of_evidence_and_conclusions_only(trajector
 
 
 def test_a_quote_leaves_out_lines_that_hold_only_brackets_or_empty_values(trajectory):
-    lines = quote(projected_states(trajectory)[6]).splitlines()
+    lines = quote(trajectory.projected[6]).splitlines()
     assert all(any(c.isalnum() for c in line.split(":", 1)[-1]) for line in lines)
-    assert quote(projected_states(trajectory)[0]) == ""
+    assert quote(trajectory.projected[0]) == ""
 
 
 @pytest.mark.parametrize("line", ['  "Аспирин снижает риск"', '  "アスピリンは有効"', '  "Result (P < 0.05):"', '  "n: 5:"'])
@@ -270,7 +271,7 @@ def test_a_view_is_asked_with_the_generator_prompt_of_its_kind_at_temperature_ze
     wanted = wanted_views([trajectory], ["generated-128", "source-only-512"], [4])
     freeze(generator, wanted, tmp_path / "views.jsonl", at_once=1)
     first, second = generator.asked
-    state = projected_states(trajectory)[4]
+    state = trajectory.projected[4]
     assert first == {
         "model": "writer", "temperature": 0, "max_tokens": 128,
         "messages": generator_messages(TASK, state, source_only=False),
@@ -284,7 +285,7 @@ def test_rationales_are_asked_by_the_first_versions_prompt_of_the_whole_state_or
 ):
     kinds = ["rationale-128", "rationale-512", "evidence-rationale-128"]
     freeze(generator, wanted_views([trajectory], kinds, [4]), tmp_path / "views.jsonl", at_once=1)
-    state = projected_states(trajectory)[4]
+    state = trajectory.projected[4]
     texts = [state, state, state_slice(state, "evidence")]
     assert [body["messages"] for body in generator.asked] == [two_pass_generator_messages(TASK, t) for t in texts]
     assert [body["max_tokens"] for body in generator.asked] == [128, 512, 128] and texts[2] != state

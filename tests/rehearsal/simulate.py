@@ -5,7 +5,6 @@
 hierarchy that the analysis assumes: a channel mean, a trajectory effect, a transition effect.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -211,17 +210,3 @@ def write_study(folder, *, count=8, seed=1, noise_sd=0.05):
         answers.setdefault(key, []).append({"tokens": tokens, "logprobs": [round(v, 6) for v in logprobs]})
     write_jsonl(folder / "answers.jsonl", [{"prompt": key, "answers": found} for key, found in answers.items()])
     return study
-
-
-def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m tests.rehearsal.simulate", description=__doc__)
-    parser.add_argument("folder")
-    parser.add_argument("--count", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
-    study = write_study(options.folder, count=options.count, seed=options.seed)
-    print(f"{options.folder}: {len(study.trajectories)} trajectories with planted gains.")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.channels.prompts import buffered_messages, direct_messages
-from helpers.study.projection import REDACTED, forbidden_key, project, projected_states, redact, state_slice
+from helpers.study.projection import REDACTED, forbidden_key, project, redact, state_slice
 from helpers.study.tasks import FALLBACK
 from helpers.study.traces import STEPS, parse_trajectory
 
@@ -263,7 +263,7 @@ FIRST_CHANGE = [
 
 
 def test_consecutive_projections_share_everything_before_the_first_change():
-    texts = projected_states(TRAJECTORY)
+    texts = TRAJECTORY.projected
     assert len(texts) == 12 and '"observation"' not in texts[0] and '"did finalize"' in texts[11]
     for before, after, key in zip(texts, texts[1:], FIRST_CHANGE, strict=False):
         shared = os.path.commonprefix([before, after])
@@ -273,7 +273,7 @@ def test_consecutive_projections_share_everything_before_the_first_change():
 
 @pytest.mark.parametrize("messages", [direct_messages, lambda t, s, y: buffered_messages(t, s, "a view", y)])
 def test_prompts_of_consecutive_states_share_their_prefix(messages):
-    prompts = [messages(TASK, text, 0)[0]["content"] for text in projected_states(TRAJECTORY)]
+    prompts = [messages(TASK, text, 0)[0]["content"] for text in TRAJECTORY.projected]
     for before, after in zip(prompts, prompts[1:], strict=False):
         shared = os.path.commonprefix([before, after])
         assert "<EVIDENCE>" in shared and '"question": "Does night work go with migraine?"' in shared
@@ -282,7 +282,7 @@ def test_prompts_of_consecutive_states_share_their_prefix(messages):
 
 
 def test_layouts_of_one_prompt_share_the_state():
-    text = projected_states(TRAJECTORY)[5]
+    text = TRAJECTORY.projected[5]
     prompts = [direct_messages(TASK, text, layout)[0]["content"] for layout in range(4)]
     assert text in os.path.commonprefix(prompts)
 
