@@ -58,19 +58,16 @@ def supported_candidates(view_text, fallback=3, *, texts=(), stand_in=True):
     Notes
     -----
     The empty-before content audit of the ASV paper (Appendix A). A candidate counts when one of its support fields
-    holds text that does not mark evidence as absent. In detail:
+    holds text that does not mark evidence as absent:
 
     - A candidate is named by an alias (``CANDIDATE_01``) as a key, as the value of a field such as ``candidate_id``,
       or at the beginning of a string. What lies inside such an object or under such a key belongs to it.
-    - A support field is one whose name has a word that begins with "support". In an object without one, a name with the
-      word "evidence" stands in (unless ``stand_in`` is False): generators write "evidence" beside "missing_evidence".
-      Names that say against, contradicting, missing, absent, ambiguous, unresolved and the like are neither.
-    - Its value may be text, a list (one item is enough) or an object (its texts are read together, and one that is
-      just "missing", "absent", "insufficient", "unavailable" or "not provided" marks them all). Text inherits the
-      field that it lies in, unless its own object says which field is which.
-    - Text counts when it has a word and says neither nothing ("none", "n/a", "not provided") nor, anywhere in it, that
-      evidence, information or the like is absent, insufficient or unavailable. Whether it is true is not judged.
-    - A text that is cut off before its fourth word does not count; "true" and "false" are read as words.
+    - A support field's name has a word that begins with "support", else, in an object without one, the word "evidence";
+      names that say against, missing, absent, ambiguous, unresolved and the like are neither.
+    - Its value may be text, a list (one item is enough) or an object (its texts are read together, and one that is just
+      "missing", "insufficient" or the like marks them all). Text inherits its field, unless its own object says more.
+    - Text counts when it has a word and says neither nothing ("none", "n/a") nor, anywhere in it, that evidence is
+      absent, insufficient or unavailable; what is cut off before its fourth word does not. Its truth is not judged.
     """
     for position, text in enumerate(texts):
         view_text = view_text.replace(f'"{text}"', f'"{alias(position)}: {text}"')
@@ -108,10 +105,10 @@ def _value(rest):
         return text
     items = []
     while rest and rest[-1][0] not in "]}":
-        if rest[-1][0] not in ",:":
-            items.append(_value(rest))
-        else:
+        if rest[-1][0] in ",:":
             rest.pop()
+        else:
+            items.append(_value(rest))
     if rest and rest[-1][0] == "]":
         rest.pop()
     return items
