@@ -12,10 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.asking.faults import RunStopped
 from helpers.channels.stacks import StackError, load_stack, load_stacks
 from helpers.reporting import reproduce as report
-from helpers.reporting.execute import NotebookFailed
 from helpers.reporting.params import ROOT, ParameterError, settings_of
 from helpers.study.files import DataError, write_text
 
@@ -31,19 +29,27 @@ def _setting(o):
 def _reproduce(o):
     page = report.reproduce(o.profile, only=o.nb, setting=o.set, without=o.without.split(),
                             source=os.environ.get("PUBMEDQA", ""), count=os.environ.get("N"))  # fmt: skip
-    print(f"The report is up to date: {page.relative_to(ROOT) if page.is_relative_to(ROOT) else page}")
+    print(f"The report is up to date: {_shown(page)}")
+
+
+def _shown(path):
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
 def _report(o):
     from helpers.reporting import site
 
     folder = ROOT / settings_of(o.profile).OUTPUT
-    print(f"{folder.relative_to(ROOT)}/index.html: {len(site.build(folder, o.profile))} notebooks.")
+    print(f"{_shown(folder)}/index.html: {len(site.build(folder, o.profile))} notebooks.")
 
 
 def _execute(o):
-    jobs = report.plan(o.profile, only=o.name if o.only else "", setting=o.set)
-    next(job for job in jobs if job.notebook == o.name).run()
+    listed = not o.only and o.name in settings_of(o.profile).NOTEBOOKS
+    jobs = report.plan(o.profile, only="" if listed else o.name, setting=o.set)
+    try:
+        next(job for job in jobs if job.notebook == o.name).run()
+    except KeyboardInterrupt:  # the command that started this one was interrupted, too, and says so
+        raise report.Stopped(130) from None
 
 
 def _plan(o):
@@ -179,14 +185,24 @@ def main(arguments=None):
         options.call(options)
     except report.Stopped as stopped:
         return stopped.args[0]
-    except (ParameterError, DataError, StackError, RunStopped, NotebookFailed, ValueError) as error:
+    except (ParameterError, DataError, StackError, ValueError) as error:
         return _say(f"error: {error}", 2 if isinstance(error, ParameterError) else 1)
     except KeyboardInterrupt:
         return _say("stopped; everything answered so far is recorded, and the same command goes on from here.", 130)
     except OSError as error:
         where = error.filename or Path("outputs")
         return _say(f"error: {where}: {error.strerror or error}. Make it readable and its folder writable.", 1)
+    except _stops() as error:
+        return _say(f"error: {error}", 1)
     return 0
+
+
+def _stops():
+    """Errors of a run that say all there is to say; looked up only when there is one, for they load the client."""
+    from helpers.asking.faults import RunStopped
+    from helpers.reporting.execute import NotebookFailed
+
+    return RunStopped, NotebookFailed
 
 
 def _say(text, code):

@@ -26,6 +26,7 @@ from helpers.measuring.inference import DRAWS, TrajectoryDraws, interval
 from helpers.reporting import figures, manifest, results
 from helpers.reporting.params import (
     ROOT,
+    ParameterError,
     assigned,
     check_values,
     merged,
@@ -131,8 +132,7 @@ class Lab:
         pairs : set of (trajectory_id, state), optional; only their views are wanted
         """
         section = section or self.section
-        if plan is None:
-            plan = section.plan(list(self.study.trajectories), self.evaluators, waves or section.waves)
+        plan = self._plan(section, waves) if plan is None else plan
         await self._views(section.views if views is None else views, section.states, pairs)
         plan, table = await obtain(
             plan, self.study, self.stacks, self.path("RECORDINGS"), acquire=self.acquire, section=section.name,
@@ -142,9 +142,14 @@ class Lab:
 
     async def recorded(self, plan=None, *, waves=None):
         """What is recorded of a plan, as Cells; nothing is asked."""
-        if plan is None:
-            plan = self.section.plan(list(self.study.trajectories), self.evaluators, waves or self.section.waves)
+        plan = self._plan(self.section, waves) if plan is None else plan
         return measured.read_cells(*await obtain(plan, self.study, self.stacks, self.path("RECORDINGS")))
+
+    def _plan(self, section, waves):
+        if not section.possible(self.evaluators):
+            raise ParameterError(f"{section.name} asks two evaluators, and the profile has one; set SECOND_STACK, or leave "
+                                 f"{self.notebook} out.")  # fmt: skip
+        return section.plan(list(self.study.trajectories), self.evaluators, waves or section.waves)
 
     async def _views(self, kinds, states, pairs):
         if self.acquire == "recorded":

@@ -63,6 +63,7 @@ def execute(source, output, parameters, *, settings=None, folder=None, root=ROOT
         raise NotebookFailed(f"{source.stem}: the kernel stopped ({last_line(str(error))}); is memory short?") from None
     finally:
         partial.unlink(missing_ok=True)
+        del os.environ["ASV_RUN"]
     return notebook
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from helpers.study.files import write_text
 
 FILE = "manifest.json"
+PAGES = "index"  # what the pages stand under in it
 TWEAKED = "outputs/tweaked"
 _SPENDING = ("BUDGET", "BUDGET_MONEY", "NOTEBOOKS", "PREPARE", "OUTPUT")  # these say nothing about a result
 
@@ -22,9 +23,9 @@ def digest(content):
 
 
 def told(values, settings):
-    """All values that a result depends on, parameters and settings together, as JSON takes them."""
-    every = {**settings.model_dump(exclude=_SPENDING), **values}
-    return json.loads(json.dumps({name: value for name, value in every.items() if value not in ("", None)}))
+    """All values that a result depends on, as JSON takes them; an empty parameter leaves it to the profile's setting."""
+    every = [*settings.model_dump(exclude=_SPENDING).items(), *values.items()]
+    return json.loads(json.dumps({name: value for name, value in every if value not in ("", None)}))
 
 
 def read(folder):
@@ -51,9 +52,13 @@ def is_tweaked(folder):
 
 
 def files(notebook, folder):
-    """SHA-256 of every file that a notebook wrote: those that begin with its number, and the executed notebook."""
+    """SHA-256 of every file that a notebook wrote: those that begin with its number, and the executed notebook.
+
+    ``PAGES`` in place of a notebook are the report's HTML pages.
+    """
     number = notebook.split("_")[0]
-    found = [*folder.glob(f"{number}_*.csv"), *folder.glob(f"figures/{number}_*"), *folder.glob(f"{notebook}.ipynb")]
+    written = ["*.html"] if notebook == PAGES else [f"{number}_*.csv", f"figures/{number}_*", f"{notebook}.ipynb"]
+    found = [path for pattern in written for path in folder.glob(pattern)]
     return {str(p.relative_to(folder)): digest(p.read_bytes()) for p in sorted(found)}
 
 
@@ -63,9 +68,9 @@ def intact(notebook, folder):
     return bool(entry) and bool(entry["files"]) and entry["files"] == files(notebook, Path(folder))
 
 
-def record(notebook, folder, values, settings):
-    """Note in the manifest what a notebook ran with and what it wrote."""
-    every = read(folder) | {notebook: {"values": told(values, settings), "files": files(notebook, Path(folder))}}
+def record(notebook, folder, values=None):
+    """Note in the manifest what a notebook wrote, and the values (see :func:`told`) that it ran with."""
+    every = read(folder) | {notebook: {"values": values or {}, "files": files(notebook, Path(folder))}}
     write_text(Path(folder) / FILE, json.dumps(dict(sorted(every.items())), indent=1) + "\n")
 
 

@@ -156,14 +156,18 @@ def split_settings(text):
 
 def settings_of(profile, notebook="", overrides=None, root=ROOT):
     """The Settings of a profile for one notebook: ``common.yml``, then what the notebook's file and ``overrides`` say of them."""
-    folder = check_profile(profile, root)
-    values, where = read_values(folder / "common.yml"), f"params/{folder.name}/common.yml"
-    refuse_unknown(values, Settings.model_fields, where, "no setting {!r} of a profile.")
-    values |= {k: v for k, v in read_values(folder / f"{notebook}.yml").items() if k in Settings.model_fields}
+    folder, overrides = check_profile(profile, root), overrides or {}
+    places = {place: f"params/{folder.name}/{place}" for place in ("common.yml", f"{notebook}.yml")} | {"": "the command line"}
+    given = {place: read_values(folder / place) if place else overrides for place in places}
+    refuse_unknown(given["common.yml"], Settings.model_fields, places["common.yml"], "no setting {!r} of a profile.")
+    values = {name: (value, places[place]) for place, named in given.items() for name, value in named.items()
+              if name in Settings.model_fields}  # fmt: skip
     try:
-        return Settings(**values | (overrides or {}))
+        return Settings(**{name: value for name, (value, _) in values.items()})
     except ValidationError as error:
-        raise ParameterError("\n".join(f"{where}: {_sentence(problem)}" for problem in error.errors())) from None
+        where = {name: place for name, (_, place) in values.items()}
+        said = [f"{where.get(problem['loc'][0], places['common.yml'])}: {_sentence(problem)}" for problem in error.errors()]
+        raise ParameterError("\n".join(said)) from None
 
 
 def _sentence(problem):
@@ -194,7 +198,9 @@ def merged(profile, notebook, overrides=None, *, shared=False, root=ROOT):
     every = declared_anywhere(root) if shared else known
     refuse_unknown(overrides, dict.fromkeys([*every, *Settings.model_fields]), "the command line",
                    f"no parameter {{!r}} in {'any' if shared else 'this'} notebook.")  # fmt: skip
-    settings = settings_of(profile, notebook, {k: v for k, v in overrides.items() if k in Settings.model_fields}, root)
+    if overrides.get("PROFILE", profile) != profile:
+        raise ParameterError(f"the command line: PROFILE={overrides['PROFILE']} stands by itself, not in SET.")
+    settings = settings_of(profile, notebook, overrides, root)
     values = {name: value for name, (_, value) in known.items()}
     values |= {name: value for given in (own, overrides) for name, value in given.items() if name in known}
     check_values(values | {"PROFILE": profile}, known, notebook)

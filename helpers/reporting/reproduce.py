@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.reporting import manifest, site
-from helpers.reporting.execute import execute
+from helpers.reporting import manifest
 from helpers.reporting.params import (
     ROOT,
     ParameterError,
@@ -21,8 +20,9 @@ from helpers.reporting.params import (
     split_settings,
     suggestion,
 )
-from helpers.study import pubmedqa
 from helpers.study.files import write_text
+
+# What executes notebooks and writes pages takes seconds to import, so it is imported where it is needed.
 
 OVERVIEW = "00_overview"  # reads the tables that all the others write, so it runs last
 
@@ -53,8 +53,8 @@ class Job:
     @property
     def stamp(self):
         """File that remembers what the notebook was last made from."""
-        slug = str(self.folder.relative_to(self.root) if self.folder.is_relative_to(self.root) else self.folder.name)
-        return self.root / ".work" / slug.replace("/", "-") / f"{self.notebook}.made"
+        place = self.folder.relative_to(self.root) if self.folder.is_relative_to(self.root) else self.folder
+        return self.root / ".work" / str(place).strip("/").replace("/", "-") / f"{self.notebook}.made"
 
     def made_from(self):
         """A hash of what the notebook is made from now; the overview is made from the other tables, too."""
@@ -72,17 +72,19 @@ class Job:
         """Note what the notebook was made from and what it wrote."""
         self.stamp.parent.mkdir(parents=True, exist_ok=True)
         if self.output.parent == self.folder:
-            manifest.record(self.notebook, self.folder, self.values, self.settings)
+            manifest.record(self.notebook, self.folder, manifest.told(self.values, self.settings))
         write_text(self.stamp, self.made_from())
 
     def run(self):
         """Execute the notebook in this process; NotebookFailed says what went wrong."""
+        from helpers.reporting.execute import execute
+
         given = split_settings(self.setting)
         default = declared(self.source)
         cell = {name: value for name, value in self.values.items() if value != default.get(name)}
         settings = {k: v for k, v in given.items() if k in Settings.model_fields}
         for name in sorted(cell.keys() - given.keys() - {"PROFILE"}):
-            print(f"{self.notebook}: params/{self.profile}/{self.notebook}.yml sets {name} = {cell[name]!r}.", flush=True)
+            print(f"{Path('params', self.profile)}/{self.notebook}.yml sets {name} = {cell[name]!r}.", flush=True)
         return execute(self.source, self.output, cell, settings=settings, folder=self.folder, root=self.root)
 
 
@@ -110,7 +112,7 @@ def plan(profile, *, only="", setting="", without=(), root=ROOT):
     given = split_settings(setting)
     found = {n: (merged(profile, n, given, shared=not only, root=root), merged(profile, n, root=root)) for n in names}
     tweaked = any(manifest.told(*now) != manifest.told(*before) for now, before in found.values())
-    folder = root / (f"{manifest.TWEAKED}/{only or profile}" if tweaked else usual.OUTPUT)
+    folder = root / given.get("OUTPUT", f"{manifest.TWEAKED}/{only or Path(profile).name}" if tweaked else usual.OUTPUT)
     return [Job(profile, n, setting, bool(only), folder, *now, root) for n, (now, _) in found.items()]
 
 
@@ -119,11 +121,15 @@ def prepare(settings, source, count, root=ROOT):
 
     Another file or another number makes them again; without a file the one named before is meant.
     """
+    from helpers.study import pubmedqa
+
     note = root / ".work" / "pubmedqa" / "source"
     if source and not Path(source).is_file():
         raise ParameterError(f"{source}: no such file; PUBMEDQA is a pqal_dev.json or ori_pqal.json.")
     if not source and not note.exists():
         raise ParameterError("say which questions: PUBMEDQA=<pqal_dev.json or ori_pqal.json> N=3")
+    if count and not count.isdecimal():
+        raise ParameterError(f"N = {count!r}; it is a number of questions, such as N=3.")
     wanted = f"{count or 3} {source}" if source else note.read_text()
     if not note.exists() or note.read_text() != wanted or not (root / settings.TASKS).exists():
         number, path = wanted.split(" ", 1)
@@ -151,8 +157,11 @@ def reproduce(profile, *, only="", setting="", without=(), source="", count=None
     if only and jobs[0].output.parent != folder:
         return jobs[0].output
     pages = folder / "index.html"
-    if done or not pages.exists():
+    if done or not manifest.intact(manifest.PAGES, folder):
+        from helpers.reporting import site
+
         site.build(folder, profile)
+        manifest.record(manifest.PAGES, folder)
     return pages
 
 
@@ -163,13 +172,16 @@ def _run(jobs):
     with ThreadPoolExecutor(1 if live else min(2, os.cpu_count() or 1)) as pool:
         running = [pool.submit(_in_a_process_of_its_own, job) for job in todo]
         try:
-            for job, each in zip(todo, running, strict=True):
+            for each in running:
                 each.result()
-                job.remember()
         except BaseException:
             for each in running:
                 each.cancel()
             raise
+        finally:
+            for job, each in zip(todo, running, strict=True):
+                if not each.cancelled() and not each.exception():
+                    job.remember()
     return todo
 
 

@@ -12,12 +12,12 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from helpers.reporting import execute as executor
-from helpers.reporting.execute import NotebookFailed, cleaned, heading, last_line, without_places
+from helpers.__main__ import main
+from helpers.reporting.execute import NotebookFailed, cleaned, execute, heading, last_line, without_places
+from tests.small_project import copy_project, helpers, write_notebook, write_profile
 
-ROOT = Path(__file__).resolve().parents[2]
 GOOD = """
-import os, warnings
+import json, os, warnings
 from tqdm import tqdm
 bar = tqdm(total=2, desc="asking", unit="cell", mininterval=0)
 bar.update()
@@ -25,45 +25,42 @@ warnings.warn("kept")
 bar.update()
 bar.close()
 print(os.getcwd(), COUNT, os.environ["PYTHONHASHSEED"])
+print(json.loads(os.environ["ASV_RUN"]))
 """
 SLOW = """
 import os, pathlib, time
 pathlib.Path("pid").write_text(str(os.getpid()))
 time.sleep(60)
 """
-
-
-def write_notebook(path, *cells):
-    parameters = new_code_cell("COUNT: int = 2  # how many", metadata={"tags": ["parameters"]})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(new_notebook(cells=[new_markdown_cell("# A title"), parameters, *cells]), path)
+COUNT = "PROFILE: str = 'smoke'\nCOUNT: int = 2  # how many"
+FAILS = "if COUNT == 2:\n    raise ValueError('first line\\ndata/x.jsonl, line 3: not valid JSON.')"
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A repository of three notebooks; the module runs each of them once or twice."""
-    root = tmp_path_factory.mktemp("repository")
-    write_notebook(root / "notebooks" / "good.ipynb", new_code_cell(GOOD))
-    write_notebook(
-        root / "notebooks" / "bad.ipynb",
-        new_markdown_cell("Some text.\n\n## Gains per step"),
-        new_code_cell("if COUNT == 2:\n    raise ValueError('first line\\ndata/x.jsonl, line 3: not valid JSON.')"),
-        new_markdown_cell("## Later"),
-    )
-    write_notebook(root / "notebooks" / "dying.ipynb", new_code_cell("import os; os._exit(1)"))
-    (root / "params" / "smoke").mkdir(parents=True)
-    (root / "params" / "smoke" / "common.yml").write_text("SEED: 3\n")
+    """A small copy of the project with three notebooks; the module runs each of them once or twice."""
+    root = copy_project(tmp_path_factory.mktemp("repository"))
+    write_notebook(root / "notebooks" / "good.ipynb", COUNT, GOOD)
+    text = new_markdown_cell("Some text.\n\n## Gains per step")
+    write_notebook(root / "notebooks" / "bad.ipynb", COUNT, text, new_code_cell(FAILS), new_markdown_cell("## Later"))
+    write_notebook(root / "notebooks" / "dying.ipynb", COUNT, "import os; os._exit(1)")
+    write_notebook(root / "notebooks" / "slow.ipynb", COUNT, SLOW)
+    write_profile(root / "params" / "smoke", SEED=3, NOTEBOOKS=["good", "bad"])
     return root
 
 
 @pytest.fixture(scope="module")
 def good(root):
     """The executed notebook, and what the command printed."""
-    call = f"from helpers.reporting import execute; raise SystemExit(execute.main(root={str(root)!r}))"
-    command = [sys.executable, "-c", call, "smoke", "good", "COUNT=7"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = helpers(root, "execute", "good", "--profile", "smoke", "--set", "COUNT=7 SEED=4")
     assert done.returncode == 0, done.stderr
-    return nbformat.read(root / "outputs" / "smoke" / "good.ipynb", as_version=4), done.stderr
+    return nbformat.read(root / "outputs" / "tweaked" / "smoke" / "good.ipynb", as_version=4), done.stderr
+
+
+def executed(root, name, **parameters):
+    """One notebook executed in this process, into the smoke profile's folder."""
+    out = root / "outputs" / "smoke"
+    return execute(root / "notebooks" / f"{name}.ipynb", out / f"{name}.ipynb", parameters, root=root, progress=False)
 
 
 def streams(notebook, name):
@@ -71,7 +68,13 @@ def streams(notebook, name):
 
 
 def test_the_kernel_works_in_the_root_with_the_parameters_and_a_fixed_hash_seed(good):
-    assert streams(good[0], "stdout") == ". 7 0\n"  # the root's own path is written as a dot
+    assert streams(good[0], "stdout").startswith(". 7 0\n")  # the root's own path is written as a dot
+
+
+def test_the_kernel_is_told_the_settings_of_the_command_line_and_where_to_write(good):
+    told = {"settings": {"SEED": 4}, "folder": "outputs/tweaked/smoke"}
+    assert streams(good[0], "stdout").splitlines()[1] == str(told)
+    assert "ASV_RUN" not in os.environ, "nor does it stay for what this process does next"
 
 
 def test_progress_is_shown_while_it_runs_and_is_not_kept(good):
@@ -84,7 +87,7 @@ def test_a_warning_is_kept_without_the_kernels_name_for_the_cell(good):
 
 
 def test_nothing_that_differs_from_run_to_run_is_kept(good, root):
-    text = (root / "outputs" / "smoke" / "good.ipynb").read_text()
+    text = (root / "outputs" / "tweaked" / "smoke" / "good.ipynb").read_text()
     assert not re.search(r"papermill|start_time|execution_state|ipykernel_\d|iopub", text)
     assert str(root) not in text
     injected = [c.id for c in good[0].cells if "injected-parameters" in c.metadata.get("tags", [])]
@@ -92,45 +95,47 @@ def test_nothing_that_differs_from_run_to_run_is_kept(good, root):
 
 
 def test_a_second_run_writes_the_same_bytes(good, root):
-    path = root / "outputs" / "smoke" / "good.ipynb"
+    path = root / "outputs" / "tweaked" / "smoke" / "good.ipynb"
     first = path.read_bytes()
-    assert executor.main(["smoke", "good", "COUNT=7"], root=root) == 0
+    execute(root / "notebooks" / "good.ipynb", path, {"COUNT": 7}, settings={"SEED": 4}, root=root, progress=False)
     assert path.read_bytes() == first
 
 
-def test_a_failed_notebook_says_where_and_why_in_one_line_and_leaves_no_output(root, capfd):
-    out = root / "outputs" / "smoke"
-    assert executor.main(["smoke", "bad"], root=root) == 1
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error:")]
-    assert len(said) == 1
-    assert "bad, under 'Gains per step': ValueError: data/x.jsonl, line 3: not valid JSON. See " in said[0]
-    assert sorted(p.name for p in out.glob("bad*")) == ["bad.failed.ipynb"]
+def test_a_failed_notebook_says_where_and_why_in_one_line_and_leaves_no_output(root):
+    with pytest.raises(NotebookFailed) as failed:
+        executed(root, "bad")
+    assert re.fullmatch(r"bad, under 'Gains per step': ValueError: data/x.jsonl, line 3: not valid JSON\. "
+                        r"See \S+/outputs/smoke/bad\.failed\.ipynb\.", str(failed.value))  # fmt: skip
+    assert sorted(p.name for p in (root / "outputs" / "smoke").glob("bad*")) == ["bad.failed.ipynb"]
 
 
 def test_a_notebook_that_runs_again_takes_its_failed_copy_away(root):
     (root / "outputs" / "smoke").mkdir(parents=True, exist_ok=True)
     (root / "outputs" / "smoke" / "bad.failed.ipynb").touch()
-    assert executor.main(["smoke", "bad", "COUNT=3"], root=root) == 0
+    executed(root, "bad", COUNT=3)
     assert sorted(p.name for p in (root / "outputs" / "smoke").glob("bad*")) == ["bad.ipynb"]
 
 
-def test_a_kernel_that_dies_is_a_failure_with_one_sentence(root, capfd):
-    assert executor.main(["smoke", "dying"], root=root) == 1
-    assert "error: dying: the kernel stopped" in capfd.readouterr().err
-    assert list((root / "outputs" / "smoke").glob("dying*")) == []
+def test_an_executed_notebook_keeps_its_old_output_when_a_new_run_fails(root):
+    (root / "outputs" / "smoke").mkdir(parents=True, exist_ok=True)
+    kept = root / "outputs" / "smoke" / "dying.ipynb"
+    kept.write_text("the last good one")
+    with pytest.raises(NotebookFailed, match="^dying: the kernel stopped .*; is memory short?"):
+        executed(root, "dying")
+    assert kept.read_text() == "the last good one"
+    assert [p.name for p in (root / "outputs" / "smoke").glob("dying*")] == ["dying.ipynb"]
 
 
 def test_ctrl_c_is_one_sentence_and_ends_the_kernel(root):
-    write_notebook(root / "notebooks" / "slow.ipynb", new_code_cell(SLOW))
-    call = f"from helpers.reporting import execute; raise SystemExit(execute.main(root={str(root)!r}))"
-    command = [sys.executable, "-c", call, "smoke", "slow"]
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
+    command = [sys.executable, "-m", "helpers", "reproduce", "--profile", "smoke", "--nb", "slow"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root, start_new_session=True)
     while not (root / "pid").exists() or not (root / "pid").read_text():
         assert running.poll() is None
         time.sleep(0.05)
     os.killpg(running.pid, signal.SIGINT)
     _, said = running.communicate(timeout=60)
-    assert running.returncode == 130 and "slow: stopped; what was answered is kept" in said and "Traceback" not in said
+    assert running.returncode == 130 and "Traceback" not in said
+    assert said.count("stopped; everything answered so far is recorded, and the same command goes on from here.") == 1
     assert not (root / "outputs/smoke/slow.ipynb").exists() and not list((root / "outputs/smoke").glob("slow.partial*"))
     kernel = int((root / "pid").read_text())
     for _ in range(100):
@@ -140,25 +145,25 @@ def test_ctrl_c_is_one_sentence_and_ends_the_kernel(root):
     assert not Path(f"/proc/{kernel}").exists()
 
 
-def test_an_unwritable_output_folder_gives_one_sentence(root, tmp_path, capfd):
+def test_an_unwritable_output_folder_gives_one_sentence(tmp_path, capsys):
     """A file stands where the folder should be, which stops root as well."""
     (tmp_path / "outputs").write_text("in the way")
-    assert executor.main(["smoke", "good", "--output", str(tmp_path / "outputs" / "good.ipynb")], root=root) == 1
-    said = capfd.readouterr().err.strip().splitlines()
-    assert len(said) == 1 and re.match(r"error: good: .*/outputs: .*Make the folder writable\.$", said[0])
+    assert main(["execute", "03_retrieval_face", "--set", f"OUTPUT={tmp_path}/outputs/here"]) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1 and re.match(r"error: .*/outputs.*: .*Make it readable and its folder writable\.$", said[0])
 
 
-def test_a_misspelt_parameter_stops_before_anything_runs(root, capfd):
-    assert executor.main(["smoke", "good", "CUONT=7"], root=root) == 2
-    assert "no parameter 'CUONT' in this notebook. Did you mean 'COUNT'?" in capfd.readouterr().err
-
-
-def test_an_executed_notebook_keeps_its_old_output_when_a_new_run_fails(root):
-    output = root / "kept.ipynb"
-    output.write_text("the last good one")
-    with pytest.raises(NotebookFailed):
-        executor.execute(root / "notebooks" / "bad.ipynb", output, {"COUNT": 2}, root=root, progress=False)
-    assert output.read_text() == "the last good one"
+@pytest.mark.parametrize(
+    ("name", "setting", "said"),
+    [
+        ("03_retrieval_face", "DRAW=7", "the command line: no parameter 'DRAW' in any notebook. Did you mean 'DRAWS'?"),
+        ("03_retrieval_fac", "", "no notebook '03_retrieval_fac' in notebooks/. Did you mean '03_retrieval_face'?"),
+        ("inspect_transition", "STPE=4", "the command line: no parameter 'STPE' in this notebook. Did you mean 'STEP'?"),
+    ],
+)
+def test_a_misspelt_name_stops_before_anything_runs(name, setting, said, capsys):
+    assert main(["execute", name, "--set", setting]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
 @pytest.mark.parametrize(
