@@ -97,7 +97,7 @@ def replay(task, retriever, ask, setting, *interventions):
 def causes(task, article, baseline):
     """Single changes that make sense for a failed run, as a list of :class:`Intervention`.
 
-    ``article`` is the library entry about the question, None where there is none; ``baseline`` the run's trajectory row.
+    ``article`` is the library entry about the question, None where there is none; ``baseline`` is a trajectory row.
     """
     words = " ".join(dict.fromkeys(terms(task["question"])))
     every = [Intervention("the question's words", "plan", {"plan": {"query": words}}),
