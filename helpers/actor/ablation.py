@@ -20,8 +20,8 @@ CONFIDENCE_TOKENS = 6
 def confidence_prompt(state):
     """The question for the actor's stated confidence in its own answer."""
     return (
-        "How likely is it, in percent, that the evidence supports every statement of this answer? Reply with one number "
-        f"from 0 to 100.\n{evidence_and_answer(state)}\nPercent:"
+        "How likely is it, in percent, that the evidence supports every statement of this answer? Reply with one "
+        f"number from 0 to 100.\n{evidence_and_answer(state)}\nPercent:"
     )
 
 

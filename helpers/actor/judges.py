@@ -5,7 +5,7 @@ loss is above the limit is infeasible, too; among the rest the governed value de
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,24 +14,16 @@ from helpers.study.traces import STEPS, Trajectory
 
 # The state fields that each step may write; the question is written by nobody.
 WRITES = {
-    "classify": {"question_type"},
-    "plan": {"plan"},
-    "validate_plan": {"plan"},
-    "retrieve": {"artifacts"},
-    "extract": {"artifacts", "evidence"},
-    "synthesize": {"answer", "citations"},
-    "audit": {"issues"},
-    "revise": {"answer", "citations", "issues"},
-    "verify": {"verification"},
-    "post_audit": {"issues"},
+    "classify": {"question_type"}, "plan": {"plan"}, "validate_plan": {"plan"}, "retrieve": {"artifacts"},
+    "extract": {"artifacts", "evidence"}, "synthesize": {"answer", "citations"}, "audit": {"issues"},
+    "revise": {"answer", "citations", "issues"}, "verify": {"verification"}, "post_audit": {"issues"},
     "finalize": {"status"},
-}
+}  # fmt: skip
 QUERY_WORDS = 40  # a search query is text of one to so many words, without operators
 _OPERATOR = re.compile(r"\b(?:AND|OR|NOT)\b|[\[\]()\"]")
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(NamedTuple):
     """One forbidden transition: the step (1 … 11), which rule, and what was seen."""
 
     step: int

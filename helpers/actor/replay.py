@@ -5,9 +5,9 @@ follows from what was set.
 """
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -63,8 +63,7 @@ class Remembered:
         return dict(self.used)
 
 
-@dataclass(frozen=True)
-class Intervention:
+class Intervention(NamedTuple):
     """One factor set to one value; ``name`` is how a table calls it."""
 
     name: str
@@ -98,15 +97,14 @@ def replay(task, retriever, ask, setting, *interventions):
 def causes(task, article, baseline):
     """Single changes that make sense for a failed run, as a list of :class:`Intervention`.
 
-    ``article`` is the library entry about the question, None where it holds none; ``baseline`` the run's trajectory row.
+    ``article`` is the library entry about the question, None where there is none; ``baseline`` is a trajectory row.
     """
     words = " ".join(dict.fromkeys(terms(task["question"])))
     every = [Intervention("the question's words", "plan", {"plan": {"query": words}}),
              Intervention("a lax audit", "audit", 0.0)]  # fmt: skip
     if article:
-        document = as_artifact(article)
         first = lambda hits: sorted(hits, key=lambda hit: hit["doc_id"] != article["doc_id"])
-        every += [Intervention("the right document", "documents", {"artifacts": [document]}),
+        every += [Intervention("the right document", "documents", {"artifacts": [as_artifact(article)]}),
                   Intervention("the article first", "ranking", first)]  # fmt: skip
     if evidence := parse_trajectory(baseline).states[STEPS.index("extract") + 1].get("evidence"):
         answer = {"answer": evidence[0]["quote"], "citations": [evidence[0]["doc_id"]]}

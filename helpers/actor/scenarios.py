@@ -30,7 +30,8 @@ def load_scenarios(path):
     needed = {"scenario", "why", "question", "library", "answers", "own_document", "expect"}
     for number, row in enumerate(rows, start=1):
         if needed - set(row) or row["scenario"] not in NAMES:
-            raise DataError(f"{path}, line {number}: a scenario of {', '.join(NAMES)} with {', '.join(sorted(needed))}.")
+            fields = ", ".join(sorted(needed))
+            raise DataError(f"{path}, line {number}: a scenario of {', '.join(NAMES)} with {fields}.")
     return rows
 
 

@@ -6,11 +6,14 @@ The other steps are deterministic. The actor never sees the candidates or the ta
 """
 
 import re
+from collections.abc import Callable, Collection
+from dataclasses import KW_ONLY, dataclass, field
 
 from helpers.study.traces import STEPS, apply_patch
 from helpers.study.words import terms
 
 QUESTION_TYPES = ("intervention", "risk", "mechanism", "diagnostic", "other")
+# Without the first it searches with the question's own words, without the second only the final audit is made.
 COMPONENTS = ("planning", "reflection")
 ABSTAIN = "The retrieved evidence is insufficient to answer the question."
 _ABSTAINS = re.compile(r"\b(insufficient|not enough|no evidence|cannot be (?:answered|determined)|unclear)\b", re.I)
@@ -32,40 +35,31 @@ _TYPE_HINTS = {
 }
 
 
+@dataclass(frozen=True)
 class Workflow:
-    """The evidence workflow with its retriever, its model and its declared thresholds.
+    """The evidence workflow with its retriever, its model and its declared thresholds."""
 
-    Parameters
-    ----------
-    retriever : object with ``search(query, limit)``
-    ask : callable ``(prompt, max_tokens) -> str``; may raise, the step then falls back
-    relevance : smallest relevance, in the retriever's unit, at which a document becomes an artifact
-    support : share of a sentence's content words that its sources must contain (audit threshold)
-    keywords : question words that a checked search query holds at least, as far as the question has them
-    artifacts, sentences : documents acquired at most, and evidence sentences kept from them
-    leave_out : components that this actor does without: ``planning`` (it searches with the question's own words) and
-        ``reflection`` (no audit and no revision before the final one)
-    fixed : dict, step name to patch, of steps whose outcome is set instead of computed; all else runs as usual
-    meter : callable, running totals of what the model has used, ``{name: number}``; each step's share is its cost
-    """
+    retriever: object  # has ``search(query, limit)``
+    ask: Callable  # ``(prompt, max_tokens) -> str``; may raise, the step then falls back
+    _: KW_ONLY
+    relevance: float  # smallest relevance, in the retriever's unit, at which a document becomes an artifact
+    support: float = 0.5  # share of a sentence's content words that its sources must contain (audit threshold)
+    keywords: int = 9  # question words that a checked search query holds at least, as far as the question has them
+    artifacts: int = 1  # documents acquired at most
+    sentences: int = 3  # evidence sentences kept from them
+    leave_out: Collection = ()  # components (see COMPONENTS) that this actor does without
+    fixed: dict = field(default_factory=dict)  # step name to patch: set instead of computed; all else runs as usual
+    meter: Callable = dict  # running totals of what the model has used, ``{name: number}``; a step's share is its cost
 
-    def __init__(
-        self, retriever, ask, *, relevance, support=0.5, keywords=9, artifacts=1, sentences=3, leave_out=(), fixed=None,
-        meter=dict,
-    ):  # fmt: skip
-        unknown = set(leave_out) - set(COMPONENTS)
-        if unknown:
+    def __post_init__(self):
+        if unknown := set(self.leave_out) - set(COMPONENTS):
             raise ValueError(f"leave_out {sorted(unknown)}; use {', '.join(COMPONENTS)}.")
-        self.retriever, self.ask, self.meter = retriever, ask, meter
-        self.relevance, self.support, self.keywords = relevance, support, keywords
-        self.artifacts, self.sentences = artifacts, sentences
-        self.leave_out, self.fixed = frozenset(leave_out), fixed or {}
 
     def run(self, task):
         """One frozen trajectory row: x0, eleven steps, final_score and success."""
         state = {"question": task["question"], "artifacts": [], "evidence": [], "answer": ""}
         row = {"trajectory_id": f"traj-{task['task_id']}", "task_id": task["task_id"], "x0": state, "steps": []}
-        memory = {"documents": {}, "calls": 0}
+        memory = {"documents": {}}
         for action in STEPS:
             memory["calls"], used = 0, self.meter()
             patch, observation, mode = self._step(action, state, memory)
@@ -73,9 +67,9 @@ class Workflow:
             cost = {"calls": memory["calls"], **{k: n - used.get(k, 0) for k, n in self.meter().items()}}
             step = {"action": action, "patch": patch, "observation": observation, "mode": mode, "cost": cost}
             row["steps"].append(step)
-        score = memory["audit"]["final_score"]
-        judged = {"audit": memory["audit"], "final_score": score, "success": score == 1.0}
-        return row | {"relevance": round(memory["relevance"], 3)} | judged
+        audit = memory["audit"]
+        score = {"final_score": audit["final_score"], "success": audit["final_score"] == 1.0}
+        return {**row, "relevance": round(memory["relevance"], 3), "audit": audit, **score}
 
     def _step(self, action, state, memory):
         """Patch, observation and mode of one step: computed, left out, or set from outside."""
@@ -176,9 +170,10 @@ class Workflow:
     def revise(self, state, memory):
         if not state.get("issues"):
             return {}, "nothing to revise", "deterministic"
-        rule = "Use the words and figures of the evidence." if state["evidence"] else f"There is none, so write: {ABSTAIN}"
+        held, nothing = "Use the words and figures of the evidence.", f"There is none, so write: {ABSTAIN}"
         prompt = (
-            f"Rewrite the answer in one or two sentences so that the evidence supports every statement. {rule}\n"
+            f"Rewrite the answer in one or two sentences so that the evidence supports every statement. "
+            f"{held if state['evidence'] else nothing}\n"
             f"{evidence_and_answer(state)}\nProblems: {'; '.join(state['issues'])}\nRewritten answer:"
         )
         text, mode = self._written(state, memory, prompt)
@@ -277,22 +272,18 @@ def audit_answer(state, documents, support):
     """
     answer, cited = state["answer"], state.get("citations") or []
     source = " ".join(documents[c]["summary"] for c in cited if c in documents)
-    claims = [claim for claim in sentences(answer) if not _ABSTAINS.search(claim)]
+    claims = (claim for claim in sentences(answer) if not _ABSTAINS.search(claim))
     supported = [is_supported(claim, source, support) for claim in claims]
     issues = [f"claim {n} has no support in its sources" for n, ok in enumerate(supported, start=1) if not ok]
-    retrieved = [c for c in cited if c in documents]
-    precision = len(retrieved) / len(cited) if cited else 0.0
-    issues += ["the answer cites nothing"] if claims and not cited else []
+    precision = sum(c in documents for c in cited) / len(cited) if cited else 0.0
+    issues += ["the answer cites nothing"] if supported and not cited else []
     issues += [f"{c} is cited but was not retrieved" for c in cited if c not in documents]
     strong = [m.group(0).lower() for m in _STRONG.finditer(answer) if m.group(0).lower() not in source.lower()]
     issues += [f"stronger than the evidence: {w}" for w in dict.fromkeys(strong)]
-    parts = {
-        "claim_support": sum(supported) / len(supported) if supported else 1.0,
-        "citation_precision": precision,
-        "overclaim": float(bool(strong)),
-    }
-    score = (parts["claim_support"] + precision + (1 - parts["overclaim"])) / 3
-    return parts | {"final_score": round(score, 6), "issues": issues}
+    claim_support, overclaim = sum(supported) / len(supported) if supported else 1.0, float(bool(strong))
+    score = round((claim_support + precision + (1 - overclaim)) / 3, 6)
+    return {"claim_support": claim_support, "citation_precision": precision, "overclaim": overclaim,
+            "final_score": score, "issues": issues}  # fmt: skip
 
 
 def is_supported(claim, source, threshold):

@@ -68,7 +68,7 @@ def bin_numbers(confidence, bins=10, rule="width"):
 
 
 def reliability(confidence, outcome, bins=10, rule="width"):
-    """The reliability diagram, one row a filled bin: n, confidence (mean), accuracy (frequency), gap (their difference)."""
+    """The reliability diagram, one row a filled bin: n, mean confidence, accuracy (frequency), gap (between them)."""
     filled, n, confidence, accuracy = _filled_bins(confidence, outcome, bins, rule)
     points = {"n": n, "confidence": confidence, "accuracy": accuracy, "gap": accuracy - confidence}
     return pd.DataFrame(points, index=pd.Index(filled, name="bin"))

@@ -40,16 +40,15 @@ _ABSENT = re.compile(
 )
 
 
-def supported_candidates(view_text, fallback=3, *, texts=(), stand_in=True):
+def supported_candidates(view_text, fallback=3, *, texts=()):
     """Positions (0 … 3) of the concrete candidates that a generated view claims support for.
 
     Parameters
     ----------
     view_text : JSON-like text of the generator; a code fence, text around it and a cut at the token cap are allowed for
     fallback : position of the none-of-the-above candidate, which never counts
-    texts : the candidates' texts by position. A string that is word for word one of them then names that candidate, too:
-        generators list a candidate's text as evidence without its id.
-    stand_in : whether a field named "evidence" counts as the support field of an object that has none
+    texts : the candidates' texts by position. A string that is word for word one of them then names that candidate,
+        too: generators list a candidate's text as evidence without its id.
 
     Returns
     -------
@@ -78,7 +77,7 @@ def supported_candidates(view_text, fallback=3, *, texts=(), stand_in=True):
     try:
         while rest:
             top += _members(rest)
-        _claims(tuple(top), None, False, found, stand_in)
+        _claims(tuple(top), None, False, found)
     except RecursionError:  # a generator that loops writes thousands of brackets
         return None
     if start is None and not any(_role(key) for key, _ in top):
@@ -162,7 +161,7 @@ def _claims_support(text):
     return bool(re.search(r"[A-Za-z]{2}", text)) and not _NOTHING.fullmatch(text) and not _ABSENT.search(text)
 
 
-def _claims(value, candidate, in_support, found, stand_in):
+def _claims(value, candidate, in_support, found):
     """Add to ``found`` the positions that a parsed value claims support for."""
     if isinstance(value, str):
         named = _alias_position(value) if candidate is None else candidate
@@ -170,12 +169,12 @@ def _claims(value, candidate, in_support, found, stand_in):
             found.add(named)
     elif isinstance(value, list):
         for item in value:
-            _claims(item, candidate, in_support, found, stand_in)
+            _claims(item, candidate, in_support, found)
     else:
-        _object_claims(value, candidate, in_support, found, stand_in)
+        _object_claims(value, candidate, in_support, found)
 
 
-def _object_claims(pairs, candidate, in_support, found, stand_in):
+def _object_claims(pairs, candidate, in_support, found):
     """The claims of an object's (key, value) pairs."""
     keyed = [_alias_position(key) for key, _ in pairs]
     roles = [_role(key) if named is None else None for (key, _), named in zip(pairs, keyed, strict=True)]
@@ -184,12 +183,12 @@ def _object_claims(pairs, candidate, in_support, found, stand_in):
     if in_support and not any(roles) and set(keyed) <= {None} and len(own) <= 1:
         texts = [text for _, value in pairs if not _only_alias(value) for text in _texts(value)]
         if not any(_MARK.fullmatch(text) for text in texts):
-            _claims(". ".join(texts), candidate, True, found, stand_in)
+            _claims(". ".join(texts), candidate, True, found)
         return
-    support = "support" if "support" in roles or not stand_in else "evidence"
+    support = "support" if "support" in roles else "evidence"
     for (_, value), role, named in zip(pairs, roles, keyed, strict=True):
         if not role and _only_alias(value) and named is None:
             candidate = _alias_position(value)
             continue
         counts = role == support if role else in_support and not any(roles)
-        _claims(value, candidate if named is None else named, counts, found, stand_in)
+        _claims(value, candidate if named is None else named, counts, found)

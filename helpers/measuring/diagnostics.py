@@ -28,7 +28,7 @@ OWN_WORDS = 3  # fewest words of its own that make a sentence a cue
 
 
 def beliefs(energies, scale=1.0):
-    """Belief over candidates, softmax(energies / scale), of (..., K) nats; scale is the tau of the temperature probe."""
+    """Belief over candidates, softmax(energies / scale), from (..., K) nats; scale is the temperature probe's tau."""
     return softmax(np.asarray(energies, float) / scale, axis=-1)
 
 
@@ -145,14 +145,15 @@ def step_table(ends, energies, study, scale=1.0):
     -----
     Columns, in nats: ``gain_b1``, ``gain_b4`` (Equation 3; the fixed layout, and the mean over layouts), ``rest_b4``
     (against all others together), ``before``, ``after`` (margins of the fixed layout), ``entropy``, ``surprise`` (fixed
-    layout), ``entropy_b4``, ``surprise_b4`` (all); ``damage``, ``repair``; ``top_before``, ``top_after`` (largest beliefs).
+    layout), ``entropy_b4``, ``surprise_b4`` (all); ``damage``, ``repair``; ``top_before``, ``top_after`` (top belief).
     """
     names, states = ends["trajectory_id"].unique(), np.sort(ends["state"].unique())
     place = pd.Series(np.arange(len(ends)), index=pd.MultiIndex.from_frame(ends[["trajectory_id", "state"]]))
     steps = pd.MultiIndex.from_product([names, states[1:]], names=["trajectory_id", "step"])
     cube = np.concatenate([energies, np.full((1, *energies.shape[1:]), np.nan)])  # last: an endpoint not planned
     of, number = (steps.get_level_values(level) for level in ("trajectory_id", "step"))
-    sides = [cube[place.reindex(pd.MultiIndex.from_arrays([of, at])).fillna(-1).astype(int)] for at in (number - 1, number)]
+    pairs = (pd.MultiIndex.from_arrays([of, at]) for at in (number - 1, number))
+    sides = [cube[place.reindex(pair).fillna(-1).astype(int)] for pair in pairs]
     target = np.repeat(np.array([study.target(name) for name in of])[:, None], cube.shape[1], axis=1)
     (near_before, near), (rest_before, rest) = (
         [margin(side, target) for side in sides] for margin in (competitor_margin, target_margin)
@@ -194,11 +195,12 @@ def state_difference(before_text, after_text):
 
 
 def check_cues(labels, study, kind="rationale-128"):
-    """The rule beside the hand (trajectory_id, step, rule, hand) for every labelled transition with a frozen rationale."""
+    """The rule beside the hand (trajectory_id, step, rule, hand) for labelled transitions with a frozen rationale."""
     rows = []
     for name, step, hand in labels.itertuples(index=False):
         if rationale := name in study.trajectories and study.view(name, step, kind):
-            found = cue_loss(*study.states[name][step - 1 : step + 1], rationale, study.task(name))
+            states = study.states[name]
+            found = cue_loss(states[step - 1], states[step], rationale, study.task(name))
             rows.append((name, step, found["label"], hand))
     return pd.DataFrame(rows, columns=["trajectory_id", "step", "rule", "hand"])
 

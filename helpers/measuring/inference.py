@@ -1,7 +1,7 @@
 """Trajectory-block bootstrap: draw trajectories once, use the same draws for everything.
 
-A bootstrapped mean is (W @ sums) / (W @ counts), W the draw-by-trajectory counts, so a contrast of bootstrapped means is
-the bootstrapped contrast. A trajectory drawn twice counts twice.
+A bootstrapped mean is (W @ sums) / (W @ counts), W the draw-by-trajectory counts, so a contrast of bootstrapped means
+is the bootstrapped contrast. A trajectory drawn twice counts twice.
 """
 
 import numpy as np
@@ -68,8 +68,8 @@ class TrajectoryDraws:
     def means(self, values, trajectory_ids):
         """Observation-weighted means of q quantities and their bootstrap: a (q,) and a (draws, q) array.
 
-        ``values`` (m,) or (m, q) are observations, ``trajectory_ids`` (m,) theirs; NaN are left out of their quantity. A
-        draw that holds no observation of a quantity gives NaN.
+        ``values`` (m,) or (m, q) are observations, ``trajectory_ids`` (m,) theirs; NaN are left out of their quantity.
+        A draw that holds no observation of a quantity gives NaN.
         """
         sums, counts = self.totals(_columns(values), trajectory_ids)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -155,7 +155,7 @@ def holders(values, trajectory_ids):
 def means_by(draws, values, trajectory_ids, groups, order, *, level=0.95, method="percentile"):
     """Means of each quantity within groups of observations, over the shared draws.
 
-    ``values`` is a DataFrame, one column a quantity, ``groups`` gives each row's group, ``order`` lists (group, its name).
+    ``values`` is a DataFrame, one column a quantity, ``groups`` gives each row's group, ``order`` lists (group, name).
     Returns one row a group and quantity: group, quantity, n (rows), trajectories (that hold one), mean, low, high.
     """
     rows = []

@@ -21,7 +21,7 @@ def point_loss(theta, x, y):
 
 
 def up_weighting(test_gradient, curvature, gradients):
-    """Influence of up-weighting each of n examples on a test loss, from gradients and Hessian: -grad L_test' H^-1 grad L."""
+    """Influence of up-weighting each of n examples on a test loss, by gradients and Hessian: -g_test' H^-1 g."""
     return -np.asarray(gradients, float) @ np.linalg.solve(curvature, test_gradient)
 
 

@@ -52,8 +52,8 @@ def read_labels(tokens, logprobs, labels):
     """Labels of one answer, by the definition (the slow, plain version of :func:`label_matrix`).
 
     ``tokens`` and ``logprobs`` are the alternatives of the first generated token, as received, or None; two lists of
-    unequal length are read as no log-probabilities. The bound of a label that was not returned is min(smallest returned,
-    log of the residual mass); one that came back with a sentinel may have all the mass that no other token has.
+    unequal length are read as no log-probabilities. The bound of a label that was not returned is min(smallest
+    returned, log of the residual mass); one with a sentinel may have all the mass that no other token has.
     """
     if not tokens or not logprobs or len(tokens) != len(logprobs):
         gone = (math.nan,) * len(labels)

@@ -39,8 +39,8 @@ def binary_energy(yes, no):
 def layout_reduction(energies, tau=1.0):
     """Average candidate energies (..., S, K) over S cyclic layouts, centred within each (Equation 8).
 
-    Returns (..., K), nats: (tau / S) sum over s of [l_s(c) - mean over c of l_s(c)]; NaN if any part is missing. ``tau``
-    is the sampling temperature; it applies only where log-probabilities are temperature-scaled.
+    Returns (..., K), nats: (tau / S) sum over s of [l_s(c) - mean over c of l_s(c)]; NaN if any part is missing.
+    ``tau`` is the sampling temperature; it applies only where log-probabilities are temperature-scaled.
     """
     return tau * _centred(energies).mean(axis=-2)
 
@@ -113,8 +113,8 @@ def interaction(after_1, after_0, before_1, before_0):
     """State-by-channel interaction F11 - F10 - F01 + F00, in nats (Equation 1).
 
     The first index is the state (after = 1), the second the channel. IncompleteFace where a corner is None or, for a
-    single transition, NaN: without it the interaction is not identified (Proposition 1). In an array a NaN corner leaves
-    its own transition NaN.
+    single transition, NaN: without it the interaction is not identified (Proposition 1). In an array a NaN corner
+    leaves its own transition NaN.
     """
     corners = {"F11": after_1, "F10": after_0, "F01": before_1, "F00": before_0}
     absent = [name for name, value in corners.items() if value is None or (np.ndim(value) == 0 and np.isnan(value))]

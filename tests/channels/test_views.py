@@ -586,9 +586,7 @@ def test_the_fallback_is_left_out_wherever_it_stands():
     assert supported_candidates(KEYED, fallback=2) == {0, 3}
 
 
-def test_a_field_named_evidence_stands_in_only_when_it_may_and_only_without_a_support_field():
-    assert supported_candidates(STAND_IN, stand_in=False) == set()
-    assert supported_candidates(TURNED, stand_in=False) == {2}
+def test_a_field_named_evidence_stands_in_only_without_a_support_field():
     both = '{"evidence": {"CANDIDATE_01": "did well"}, "supporting_evidence": {"CANDIDATE_02": "did well"}}'
     assert supported_candidates(both) == {1}
 
