@@ -13,8 +13,8 @@ import pandas as pd
 
 from helpers.actor.workflow import Workflow, as_artifact
 from helpers.study.files import append_jsonl, read_jsonl
+from helpers.study.tasks import terms
 from helpers.study.traces import STEPS, parse_trajectory
-from helpers.study.words import terms
 
 # Each factor and the step at which it acts.
 FACTORS = {"plan": "plan", "documents": "retrieve", "ranking": "retrieve", "draft": "synthesize", "audit": "audit"}

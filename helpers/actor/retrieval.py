@@ -17,7 +17,7 @@ import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
 from helpers.asking.client import without_key
-from helpers.study.words import terms
+from helpers.study.tasks import terms
 
 _TAG = re.compile(r"<[^<>]+>")
 _NO_DESIGN = ("journal article", "research support", "english abstract")  # publication types that are no study design

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field
 
+from helpers.study.tasks import terms
 from helpers.study.traces import STEPS, apply_patch
-from helpers.study.words import terms
 
 QUESTION_TYPES = ("intervention", "risk", "mechanism", "diagnostic", "other")
 # Without the first it searches with the question's own words, without the second only the final audit is made.

@@ -18,8 +18,7 @@ from helpers.measuring.labels import NOT_RETURNED
 from helpers.measuring.reducers import competitor_margin, target_margin
 from helpers.study.files import DataError, read_jsonl
 from helpers.study.projection import state_slice
-from helpers.study.tasks import K
-from helpers.study.words import terms
+from helpers.study.tasks import K, terms
 
 EPSILON = 1e-6  # smoothing of Equation 4
 KEPT = 0.5  # share of a sentence's own words that must be found again for it to count as kept
