@@ -52,7 +52,7 @@ IS_NEW = -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 	  .venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements.lock; \
 	  .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .; \
 	fi; \
-	.venv/bin/python -m helpers sources-stay-clean; \
+	.venv/bin/python -m helpers clean-sources; \
 	touch $@
 
 # -- commands -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Every command: ``python -m helpers COMMAND``; ``--help`` after a command says what it takes.
 
 The Makefile calls these. What a user sets there (PROFILE, NB, SET, WITHOUT, N) arrives in the environment, so that no shell
-reads it a second time.
+reads it a second time. Commands import what they need themselves: a spelling mistake should not cost seconds.
 """
 
 import argparse
@@ -13,16 +13,22 @@ import sys
 from pathlib import Path
 
 from helpers.channels.stacks import StackError, load_stack, load_stacks
+from helpers.reporting import reproduce as report
 from helpers.reporting.params import ROOT, ParameterError, settings_of
-from helpers.reporting.reproduce import Stopped, plan, reproduce
 from helpers.study.files import DataError, write_text
 
-# Commands import what they need themselves: a spelling mistake should not cost the seconds that pandas takes.
+COORDINATES = ("template", "view", "slice", "authority", "source_order", "readout", "state", "layout", "assessed", "wave")
 
 
-def _report(options):
-    page = reproduce(options.profile, only=options.nb, setting=options.set, without=options.without.split(),
-                     source=os.environ.get("PUBMEDQA", ""), count=os.environ.get("N"))  # fmt: skip
+def _setting(o):
+    from helpers.lab import setting_of
+
+    return setting_of(o.profile, getattr(o, "first", None))
+
+
+def _reproduce(o):
+    page = report.reproduce(o.profile, only=o.nb, setting=o.set, without=o.without.split(),
+                            source=os.environ.get("PUBMEDQA", ""), count=os.environ.get("N"))  # fmt: skip
     print(f"The report is up to date: {_shown(page)}")
 
 
@@ -30,140 +36,145 @@ def _shown(path):
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
-def _keep_sources_clean(_):
-    """Let git strip the outputs of source notebooks, so that working in JupyterLab leaves no trace in them."""
-    filter_ = "sh -c 'if [ -x .venv/bin/python ]; then exec .venv/bin/python -m nbstripout; else exec cat; fi'"
-    if (ROOT / ".git").exists():
-        subprocess.run(["git", "config", "filter.outputs.clean", filter_], cwd=ROOT, check=False)
-
-
-def _pages(options):
+def _report(o):
     from helpers.reporting import site
 
-    folder = ROOT / settings_of(options.profile).OUTPUT
-    print(f"{_shown(folder)}/index.html: {len(site.build(folder, options.profile))} notebooks.")
+    folder = ROOT / settings_of(o.profile).OUTPUT
+    print(f"{_shown(folder)}/index.html: {len(site.build(folder, o.profile))} notebooks.")
 
 
-def _execute(options):
-    listed = not options.only and options.notebook in settings_of(options.profile).NOTEBOOKS
-    jobs = plan(options.profile, only="" if listed else options.notebook, setting=options.set)
+def _execute(o):
+    listed = not o.only and o.name in settings_of(o.profile).NOTEBOOKS
+    jobs = report.plan(o.profile, only="" if listed else o.name, setting=o.set)
     try:
-        next(j for j in jobs if j.notebook == options.notebook).run()
+        next(job for job in jobs if job.notebook == o.name).run()
     except KeyboardInterrupt:  # the command that started this one was interrupted, too, and says so
-        raise Stopped(130) from None
+        raise report.Stopped(130) from None
 
 
-def _record(options):
-    from helpers.asking.budget import Budget
+def _plan(o):
     from helpers.asking.forecast import forecasts, print_plan
-    from helpers.asking.record import export, record
-    from helpers.lab import setting_of
 
-    setting = setting_of(options.profile, options.first)
-    if options.command == "plan":
-        print_plan(forecasts(setting.chosen(options.sections), setting), setting)
-        return
+    setting = _setting(o)
+    print_plan(forecasts(setting.chosen(o.sections), setting), setting)
+
+
+def _record(o):
+    from helpers.asking.budget import Budget
+    from helpers.asking.record import export, record
+
+    setting = _setting(o)
     try:
-        if options.command == "record":
-            budget = Budget(options.calls, options.money)
-            asyncio.run(record(setting, options.sections, budget=budget))
+        asyncio.run(record(setting, o.sections, budget=Budget(o.calls, o.money)))
     finally:
         export(setting)
 
 
-def _verify(options):
-    from helpers.asking.verify import verify
-    from helpers.lab import setting_of
+def _export(o):
+    from helpers.asking.record import export
 
-    outcome = asyncio.run(verify(setting_of(options.profile, options.first), options.count))
-    folder = ROOT / settings_of(options.profile).OUTPUT
+    export(_setting(o))
+
+
+def _verify(o):
+    from helpers.asking.verify import verify
+
+    outcome = asyncio.run(verify(_setting(o), o.count))
+    folder = ROOT / settings_of(o.profile).OUTPUT
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "verify.json", json.dumps(outcome, indent=1) + "\n")
     print("\n".join(f"{k}: {v:.4g}" if isinstance(v, float) else f"{k}: {v}" for k, v in outcome.items()))
 
 
-def _why(options):
+def _why(o):
     from helpers.asking.why import print_why
-    from helpers.lab import setting_of
 
-    coordinates = ("template", "view", "slice", "authority", "source_order", "readout", "state", "layout", "assessed", "wave")
-    wanted = {name: getattr(options, name) for name in coordinates if getattr(options, name) is not None}
-    print_why(setting_of(options.profile), options.section, options.trajectory, wanted, options.most)
+    wanted = {name: getattr(o, name) for name in COORDINATES if getattr(o, name) is not None}
+    print_why(_setting(o), o.section, o.trajectory, wanted, o.most)
 
 
-def _stats(options):
+def _stats(o):
     from helpers.asking.why import stats
 
-    folder = ROOT / settings_of(options.profile).RECORDINGS
-    found = stats(folder, load_stacks())
-    print(found.to_string() if len(found) else f"no recordings in {folder}.")
+    found = stats(ROOT / settings_of(o.profile).RECORDINGS, load_stacks())
+    print(found.to_string() if len(found) else f"no recordings in {settings_of(o.profile).RECORDINGS}.")
 
 
-def _probe(options):
+def _probe(o):
     from helpers.asking.probe import show_probe
 
-    asyncio.run(show_probe(load_stack(options.stack), ROOT / settings_of(options.profile).RECORDINGS))
+    asyncio.run(show_probe(load_stack(o.name), ROOT / settings_of(o.profile).RECORDINGS))
 
 
-def _model(options):
+def _model(o):
     from helpers.asking.embedded import fetched
 
-    print(fetched(load_stack(options.stack)))
+    print(fetched(load_stack(o.name)))
+
+
+def _clean_sources(o):
+    """Git strips the outputs of source notebooks, so that working in JupyterLab leaves no trace in them."""
+    kernel = ("version", "codemirror_mode", "file_extension", "mimetype", "nbconvert_exporter", "pygments_lexer")
+    keys = " ".join(["metadata.widgets", *(f"metadata.language_info.{name}" for name in kernel)])
+    strip = f"exec .venv/bin/python -m nbstripout --keep-id --extra-keys \"{keys}\""
+    strip = f"sh -c 'if [ -x .venv/bin/python ]; then {strip}; else exec cat; fi'"
+    if (ROOT / ".git").exists():
+        subprocess.run(["git", "config", "filter.outputs.clean", strip], cwd=ROOT, check=False)
 
 
 def _positive(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: at least 1 is needed")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+OPTIONS = {  # name: how argparse takes it; a default in capitals is read from the environment
+    "profile": {"default": "PROFILE", "help": "a folder of params/"},
+    "nb": {"default": "NB", "help": "one notebook by its name"},
+    "set": {"default": "SET", "help": "NAME=value texts in one"},
+    "without": {"default": "WITHOUT", "help": "notebooks that are left out"},
+    "only": {"action": "store_true", "help": "--set is meant for this notebook alone"},
+    "sections": {"nargs": "*", "default": [], "help": "sections by name; all of them without it"},
+    "first": {"type": _positive, "default": "N", "help": "only the first so many trajectories"},
+    "count": {"type": _positive, "default": "N", "help": "cells to ask again"},
+    "calls": {"type": int, "help": "most calls, for views and answers"},
+    "money": {"type": float, "help": "most money, in the prices' currency"},
+    "section": {"default": "01_global_replay"},
+    "trajectory": {"help": "trajectory_id; all without it"},
+    "most": {"type": int, "default": 20, "help": "cells that are shown at most"},
+    **{name: {"type": int} if name in ("state", "layout", "assessed", "wave") else {} for name in COORDINATES},
+}
+DEFAULTS = {"PROFILE": "embedded", "NB": "", "SET": "", "WITHOUT": "", "count": 64}
+COMMANDS = {  # name: (call, what it does, its options)
+    "reproduce": (_reproduce, "execute what is out of date and write the report", ("nb", "set", "without")),
+    "report": (_report, "write the pages from the notebooks that are executed already", ()),
+    "execute": (_execute, "execute one notebook, whether it is out of date or not", ("name", "set", "only")),
+    "plan": (_plan, "what is planned, recorded and still to ask, with tokens, money and time", ("sections", "first")),
+    "record": (_record, "generate views and ask what is missing; stop and go on at any time", ("sections", "first", "calls", "money")),
+    "export": (_export, "write what is in the journals to the Parquet files", ()),
+    "verify": (_verify, "ask a sample of the recorded questions again and compare", ("count",)),
+    "why": (_why, "why cells are not found among the recordings", ("section", "trajectory", "most", *COORDINATES)),
+    "stats": (_stats, "recordings, tokens and money per stack, wave and section", ()),
+    "probe": (_probe, "three calls that show what an evaluator's endpoint can do", ("name",)),
+    "model": (_model, "fetch and verify the model file of an embedded evaluator", ("name",)),
+    "clean-sources": (_clean_sources, "let git strip the outputs of source notebooks", ()),
+}
 
 
 def _parser():
     parser = argparse.ArgumentParser(prog="python -m helpers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-
-    def given(name, default=None):
-        return os.environ.get(name) or default
-
-    def command(name, call, summary):
-        added = commands.add_parser(name, help=summary, description=summary)
+    for command, (call, summary, options) in COMMANDS.items():
+        added = commands.add_parser(command, help=summary, description=summary)
         added.set_defaults(call=call)
-        added.add_argument("--profile", default=os.environ.get("PROFILE", "embedded"), help="a folder of params/")
-        return added
-
-    report = command("reproduce", _report, "execute what is out of date and write the report")
-    report.add_argument("--nb", default=given("NB", ""), help="one notebook by its name")
-    report.add_argument("--set", default=given("SET", ""), help="NAME=value texts in one")
-    report.add_argument("--without", default=given("WITHOUT", ""), help="notebooks that are left out")
-    command("sources-stay-clean", _keep_sources_clean, "let git strip the outputs of source notebooks")
-    command("report", _pages, "write the pages from the notebooks that are executed already")
-    one = command("execute", _execute, "execute one notebook, whether it is out of date or not")
-    one.add_argument("notebook")
-    one.add_argument("--set", default="")
-    one.add_argument("--only", action="store_true", help="--set is meant for this notebook alone")
-    for name, summary in (("plan", "what is planned, recorded and still to ask, with tokens, money and time"),
-                          ("record", "generate views and ask what is missing; stop and go on at any time"),
-                          ("export", "write what is in the journals to the Parquet files")):  # fmt: skip
-        recorded = command(name, _record, summary)
-        recorded.add_argument("--sections", nargs="*", default=[])
-        recorded.add_argument("--first", type=_positive, default=given("N"), help="only the first so many trajectories")
-        recorded.add_argument("--calls", type=int, help="most calls, for views and answers")
-        recorded.add_argument("--money", type=float, help="most money, in the prices' currency")
-    verified = command("verify", _verify, "ask a sample of the recorded questions again and compare")
-    verified.add_argument("--first", type=_positive)
-    verified.add_argument("--count", type=_positive, default=given("N", 64), help="cells to ask again")
-    asked = command("why", _why, "why cells are not found among the recordings")
-    asked.add_argument("--section", default="01_global_replay")
-    asked.add_argument("--trajectory", help="trajectory_id; all without it")
-    asked.add_argument("--most", type=int, default=20, help="cells that are shown at most")
-    for name in ("template", "view", "slice", "authority", "source-order", "readout"):
-        asked.add_argument(f"--{name}")
-    for name in ("state", "layout", "assessed", "wave"):
-        asked.add_argument(f"--{name}", type=int)
-    command("stats", _stats, "recordings, tokens and money per stack, wave and section")
-    for name, call, summary in (("probe", _probe, "three calls that show what an evaluator's endpoint can do"),
-                                ("model", _model, "fetch and verify the model file of an embedded evaluator")):  # fmt: skip
-        command(name, call, summary).add_argument("stack")
+        for name in ("profile", *options):
+            if name == "name":
+                added.add_argument(name)
+                continue
+            how = dict(OPTIONS[name])
+            if str(how.get("default")).isupper():
+                how["default"] = os.environ.get(how["default"]) or DEFAULTS.get(name, DEFAULTS.get(how["default"]))
+            added.add_argument(f"--{name.replace('_', '-')}", **how)
     return parser
 
 
@@ -172,7 +183,7 @@ def main(arguments=None):
     options = _parser().parse_args(arguments)
     try:
         options.call(options)
-    except Stopped as stopped:
+    except report.Stopped as stopped:
         return stopped.args[0]
     except (ParameterError, DataError, StackError, ValueError) as error:
         return _say(f"error: {error}", 2 if isinstance(error, ParameterError) else 1)

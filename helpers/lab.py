@@ -34,6 +34,7 @@ from helpers.reporting.params import (
     parameters_cell,
     refuse_unknown,
 )
+from helpers.study.tasks import load_library
 
 RUN = "ASV_RUN"  # what a run under `make` hands to its kernel: settings from the command line, and the folder to write to
 
@@ -88,6 +89,8 @@ class Lab:
         for name in sorted(values.keys() & usual.keys()):
             if not run and values[name] != usual[name]:
                 print(f"{name} = {values[name]!r} here; the profile has {usual[name]!r}.")
+        if notebook_source(notebook, root).parent.name == "tools":
+            output = f"{output}/tools"
         if manifest.is_tweaked(output):
             print(f"These values differ from the report's, so everything is written to {output}.")
         return cls(notebook, values, settings, root / output, root=root)
@@ -106,6 +109,11 @@ class Lab:
             print(f"{self.settings.VIEWS}: not there yet, so no generated view is frozen.")
         places = self.path("TASKS"), self.path("TRAJECTORIES"), views if views.exists() else None
         return load_study(*places, first=self.values.get("FIRST"))
+
+    @cached_property
+    def library(self):
+        """What the actor may retrieve: a list of entries."""
+        return load_library(self.path("LIBRARY"))
 
     @cached_property
     def evaluators(self):

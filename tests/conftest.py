@@ -168,4 +168,5 @@ def held_by(error):
 
 def obtained(plan, study, stack, folder, **options):
     """``obtain`` as a plain call: the keyed plan and the table."""
-    return asyncio.run(obtain(plan, study, {stack.name: stack}, folder, progress=False, **{"columns": SCHEMA.names} | options))
+    options = {"columns": SCHEMA.names, "progress": False} | options
+    return asyncio.run(obtain(plan, study, {stack.name: stack}, folder, **options))

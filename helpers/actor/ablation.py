@@ -1,25 +1,27 @@
 """Four-arm ablation of the actor: planning and reflection, neither, each alone, and both."""
 
+import itertools
 import re
 
 import numpy as np
 import pandas as pd
 
 from helpers.actor.judges import violations
-from helpers.actor.workflow import Workflow, evidence_text
+from helpers.actor.workflow import Workflow, evidence_and_answer
 from helpers.measuring.inference import TrajectoryDraws, interval
 from helpers.study.traces import parse_trajectory
 
 # What each arm does without.
 ARMS = {"neither": ("planning", "reflection"), "planning": ("reflection",), "reflection": ("planning",), "both": ()}
+COSTS = ["calls", "prompt_tokens", "completion_tokens", "seconds"]
 CONFIDENCE_TOKENS = 6
 
 
 def confidence_prompt(state):
     """The question for the actor's stated confidence in its own answer."""
     return (
-        "How likely is it, in percent, that the evidence supports every statement of this answer? Reply with one number "
-        f"from 0 to 100.\nEvidence:\n{evidence_text(state) or '(none)'}\nAnswer: {state['answer']}\nPercent:"
+        "How likely is it, in percent, that the evidence supports every statement of this answer? Reply with one "
+        f"number from 0 to 100.\n{evidence_and_answer(state)}\nPercent:"
     )
 
 
@@ -29,15 +31,14 @@ def stated_confidence(text):
     return float(match.group(0)) / 100 if match and float(match.group(0)) <= 100 else np.nan
 
 
-def run_arms(tasks, retriever, model, setting, *, arms=tuple(ARMS), progress=lambda items: items):
+def run_arms(tasks, retriever, model, setting):
     """Every arm on every task, one row each.
 
     Parameters
     ----------
-    tasks : list of task dicts
+    tasks : iterable of task dicts
     model : callable (prompt, max_tokens) -> str with ``meter()``, running totals of its usage
     setting : dict, the Workflow's thresholds
-    progress : callable that wraps the tasks, for a progress bar
 
     Returns
     -------
@@ -46,40 +47,25 @@ def run_arms(tasks, retriever, model, setting, *, arms=tuple(ARMS), progress=lam
     where no number was given), trajectory
     """
     rows = []
-    for task in progress(tasks):
-        for arm in arms:
-            frozen = Workflow(retriever, model, **setting, leave_out=ARMS[arm], meter=model.meter).run(task)
-            trajectory = parse_trajectory(frozen)
-            used = pd.DataFrame([step["cost"] for step in frozen["steps"]]).reindex(
-                columns=["calls", "prompt_tokens", "completion_tokens", "seconds"]
-            )
-            said = model(confidence_prompt(trajectory.states[-1]), CONFIDENCE_TOKENS)
-            rows.append(
-                {
-                    "task_id": task["task_id"], "family": task["family"], "arm": arm, "success": float(frozen["success"]),
-                    "partial": frozen["final_score"], **used.sum(min_count=1).to_dict(),
-                    "hard": len(violations(trajectory)), "confidence": stated_confidence(said), "trajectory": trajectory,
-                }
-            )  # fmt: skip
+    for task, (arm, left_out) in itertools.product(tasks, ARMS.items()):
+        frozen = Workflow(retriever, model, **setting, leave_out=left_out, meter=model.meter).run(task)
+        trajectory = parse_trajectory(frozen)
+        used = pd.DataFrame([step["cost"] for step in frozen["steps"]]).reindex(columns=COSTS).sum(min_count=1)
+        said = model(confidence_prompt(trajectory.states[-1]), CONFIDENCE_TOKENS)
+        rows.append({
+            "task_id": task["task_id"], "family": task["family"], "arm": arm, "success": float(frozen["success"]),
+            "partial": frozen["final_score"], **used, "hard": len(violations(trajectory)),
+            "confidence": stated_confidence(said), "trajectory": trajectory,
+        })  # fmt: skip
     return pd.DataFrame(rows)
 
 
 def effects(frame, value, *, draws=10_000, seed=20260716, level=0.95, method="percentile"):
-    """Main effects and interaction of the two components, paired by task.
+    """Main effects and interaction of the two components on a column of :func:`run_arms`, paired by task.
 
-    Parameters
-    ----------
-    frame : DataFrame from :func:`run_arms`, all four arms of every task
-    value : str, the outcome's column
-
-    Returns
-    -------
-    DataFrame indexed by effect (planning, reflection, interaction): estimate, low, high, n (tasks)
-
-    Notes
-    -----
     With N, P, R, B for the arms: planning = (P + B - N - R) / 2, reflection = (R + B - N - P) / 2, interaction =
-    B - P - R + N. Tasks are drawn with replacement.
+    B - P - R + N, over the tasks that all four arms ran, which are drawn with replacement. Returns a DataFrame indexed
+    by effect (planning, reflection, interaction): estimate, low, high, n (tasks).
     """
     wide = frame.pivot(index="task_id", columns="arm", values=value)[list(ARMS)].dropna()
     n, p, r, b = (wide[arm].to_numpy() for arm in ARMS)

@@ -5,7 +5,7 @@ loss is above the limit is infeasible, too; among the rest the governed value de
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,24 +14,16 @@ from helpers.study.traces import STEPS, Trajectory
 
 # The state fields that each step may write; the question is written by nobody.
 WRITES = {
-    "classify": {"question_type"},
-    "plan": {"plan"},
-    "validate_plan": {"plan"},
-    "retrieve": {"artifacts"},
-    "extract": {"artifacts", "evidence"},
-    "synthesize": {"answer", "citations"},
-    "audit": {"issues"},
-    "revise": {"answer", "citations", "issues"},
-    "verify": {"verification"},
-    "post_audit": {"issues"},
+    "classify": {"question_type"}, "plan": {"plan"}, "validate_plan": {"plan"}, "retrieve": {"artifacts"},
+    "extract": {"artifacts", "evidence"}, "synthesize": {"answer", "citations"}, "audit": {"issues"},
+    "revise": {"answer", "citations", "issues"}, "verify": {"verification"}, "post_audit": {"issues"},
     "finalize": {"status"},
-}
+}  # fmt: skip
 QUERY_WORDS = 40  # a search query is text of one to so many words, without operators
 _OPERATOR = re.compile(r"\b(?:AND|OR|NOT)\b|[\[\]()\"]")
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(NamedTuple):
     """One forbidden transition: the step (1 … 11), which rule, and what was seen."""
 
     step: int
@@ -47,8 +39,7 @@ def violations(trajectory: Trajectory):
     changed the state after the case was closed.
     """
     found, retrieved, cited, closed = [], set(), set(), False
-    for number, action in enumerate(STEPS, start=1):
-        before, after = trajectory.states[number - 1], trajectory.states[number]
+    for number, (action, before, after) in enumerate(zip(STEPS, trajectory.states, trajectory.states[1:]), start=1):
         changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
         found += [Violation(number, "foreign field", k) for k in sorted(changed - WRITES[action])]
         if closed and changed:
@@ -56,7 +47,7 @@ def violations(trajectory: Trajectory):
         if "plan" in changed and not _query_fits(after):
             found.append(Violation(number, "tool argument", str((after.get("plan") or {}).get("query"))[:80]))
         retrieved |= _documents(after)
-        unknown = _citations(after) - retrieved - cited
+        unknown = {str(c) for c in after.get("citations") or []} - retrieved - cited
         found += [Violation(number, "unknown citation", doc) for doc in sorted(unknown)]
         cited |= unknown
         closed = closed or bool(after.get("status"))
@@ -72,31 +63,21 @@ def _documents(state):
     return {str(a.get("doc_id")) for a in state.get("artifacts") or [] if isinstance(a, dict)}
 
 
-def _citations(state):
-    return {str(c) for c in state.get("citations") or []}
-
-
-# -- the verdict ------------------------------------------------------------------------------------
-
-
 def governed_value(utility, soft_cost, price):
     """Utility minus price times soft cost: what is traded, and nothing that must not be."""
     return utility - price * soft_cost
 
 
 def verdict(policies, *, price, most_loss):
-    """The three judges' table, best policy first.
+    """The three judges' table, best policy first; infeasible ones come last, whatever their value.
 
     Parameters
     ----------
     policies : DataFrame, one row a policy: ``utility``, ``soft_cost``, ``hard`` (share of trajectories with a hard
-        violation), ``loss`` (calibration loss, lower is better; NaN where it was not measured)
+        violation), ``loss`` (calibration loss, lower is better; NaN where it was not measured); ``value``, ``feasible``
+        and ``why`` are added
     price : float, utility per unit of soft cost (the lambda of the text)
     most_loss : float, largest calibration loss that is tolerated (its epsilon)
-
-    Returns
-    -------
-    DataFrame with ``value``, ``feasible`` and ``why`` added; infeasible policies come last, whatever their value
     """
     out = policies.copy()
     out["value"] = governed_value(out["utility"], out["soft_cost"], price)
@@ -116,20 +97,12 @@ def _refusal(row, most_loss):
 def frontier(policies):
     """Which feasible policies no other feasible one beats in utility and calibration loss at once: a boolean Series."""
     rivals = policies[policies["feasible"]] if "feasible" in policies else policies
-    return pd.Series(
-        [
-            p.Index in rivals.index
-            and not any(
-                (o.utility >= p.utility and o.loss <= p.loss) and (o.utility > p.utility or o.loss < p.loss)
-                for o in rivals.itertuples()
-            )
-            for p in policies.itertuples()
-        ],
-        index=policies.index,
-    )
+    on = pd.Series(False, index=policies.index)
+    for name, utility, loss in rivals[["utility", "loss"]].itertuples():
+        at_least = rivals[(rivals["utility"] >= utility) & (rivals["loss"] <= loss)]
+        on[name] = not ((at_least["utility"] > utility) | (at_least["loss"] < loss)).any()
+    return on
 
-
-# -- failures by transition -------------------------------------------------------------------------
 
 FAILURES = (
     "illegal action", "bad belief update", "missing retrieval", "contaminated memory", "premature halt",
@@ -140,22 +113,16 @@ FAILURES = (
 def failures(trajectory, own_document, score):
     """Transition-labelled failures of a trajectory by explicit rules: a list of (step, kind, what was seen).
 
-    Parameters
-    ----------
-    own_document : str or None
-        The library's article about the question; None where the library holds none.
-    score : callable state -> float
-        The workflow's audit of a state, in [0, 1]; reflection must not lower it.
+    ``own_document`` is the library's article about the question, None where it holds none; ``score`` is the workflow's
+    audit of a state, in [0, 1].
 
-    Notes
-    -----
     ``illegal action``: a hard violation. ``bad belief update``: an answer is verified as supported and the audit
     after it finds issues, or the other way round. ``missing retrieval``: the library holds the article and it was not
     acquired. ``contaminated memory``: a document about something else is in the state. ``premature halt``: the case
     is closed as answered while issues remain, or given up while evidence is in the state. ``unsafe reflection``:
     revising lowered the audit's score.
     """
-    states = trajectory.states
+    states, final = trajectory.states, trajectory.states[-1]
     at = {action: number for number, action in enumerate(STEPS, start=1)}
     found = [(v.step, "illegal action", f"{v.rule}: {v.seen}") for v in violations(trajectory)]
     acquired = _documents(states[at["retrieve"]])
@@ -166,11 +133,10 @@ def failures(trajectory, own_document, score):
     before, after = score(states[at["revise"] - 1]), score(states[at["revise"]])
     if after < before:
         found.append((at["revise"], "unsafe reflection", f"audit score fell from {before:.2f} to {after:.2f}"))
-    final = states[-1]
-    says, issues = final.get("verification"), final.get("issues") or []
-    if final.get("status") == "answered" and says and (says == "supported") == bool(issues):
+    says, issues, answered = final.get("verification"), final.get("issues") or [], final.get("status") == "answered"
+    if answered and says and (says == "supported") == bool(issues):
         found.append((at["verify"], "bad belief update", f"says {says}; open issues by the audit: {len(issues)}"))
-    if final.get("status") == "answered" and issues:
+    if answered and issues:
         found.append((at["finalize"], "premature halt", f"answered; open issues: {len(issues)}"))
     if final.get("status") == "abstained" and final.get("evidence"):
         found.append((at["finalize"], "premature halt", f"gave up with {len(final['evidence'])} sentences of evidence"))

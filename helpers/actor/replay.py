@@ -5,15 +5,16 @@ follows from what was set.
 """
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pandas as pd
 
-from helpers.actor.workflow import Workflow
+from helpers.actor.workflow import Workflow, as_artifact
 from helpers.study.files import append_jsonl, read_jsonl
+from helpers.study.tasks import terms
 from helpers.study.traces import STEPS, parse_trajectory
-from helpers.study.words import terms
 
 # Each factor and the step at which it acts.
 FACTORS = {"plan": "plan", "documents": "retrieve", "ranking": "retrieve", "draft": "synthesize", "audit": "audit"}
@@ -21,6 +22,7 @@ FACTORS = {"plan": "plan", "documents": "retrieve", "ranking": "retrieve", "draf
 
 class TwoFactors(ValueError):
     """A replay was to change more than one thing, so its effect would belong to neither."""
+
 
 class NotDeterministic(RuntimeError):
     """Two replays differ before the step at which something was set."""
@@ -31,31 +33,23 @@ class NotAnswered(LookupError):
 
 
 class Remembered:
-    """A model's answers by prompt, kept in a JSON Lines file.
+    """A model's answers by prompt, kept in a JSON Lines file of ``{"prompt_sha256", "max_tokens", "text", "usage"}``.
 
-    Parameters
-    ----------
-    path : file of ``{"prompt_sha256", "max_tokens", "text", "usage"}``, read and appended to
-    ask : callable (prompt, max_tokens) -> (text, usage dict), optional; without it an unknown prompt raises NotAnswered
-
-    Attributes
-    ----------
-    used : dict, running totals of the answers' usage, the same whether an answer was asked now or remembered
+    ``ask``, (prompt, max_tokens) -> (text, usage dict), answers a prompt that is not in it; without it NotAnswered is
+    raised. ``used`` are running totals of the usage, the same whether an answer was asked now or remembered.
     """
 
     def __init__(self, path, ask=None):
-        self.path, self.ask = Path(path), ask
+        self.path, self.ask, self.used = Path(path), ask, {}
         rows = read_jsonl(path, missing_ok=True)
         self.answers = {(row["prompt_sha256"], row["max_tokens"]): row for row in rows}
-        self.used = {}
 
     def __call__(self, prompt, max_tokens):
         key = (hashlib.sha256(prompt.encode()).hexdigest(), max_tokens)
         if key not in self.answers:
             if self.ask is None:
-                raise NotAnswered(
-                    f"{self.path}: no answer to the prompt {key[0][:12]}…; run once with ACQUIRE = \"missing\" to ask the model."
-                )
+                unknown = f"{self.path}: no answer to the prompt {key[0][:12]}…"
+                raise NotAnswered(f'{unknown}; run once with ACQUIRE = "missing" to ask the model.')
             text, usage = self.ask(prompt, max_tokens)
             row = {"prompt_sha256": key[0], "max_tokens": max_tokens, "text": text, "usage": usage}
             append_jsonl(self.path, row)
@@ -69,8 +63,7 @@ class Remembered:
         return dict(self.used)
 
 
-@dataclass(frozen=True)
-class Intervention:
+class Intervention(NamedTuple):
     """One factor set to one value; ``name`` is how a table calls it."""
 
     name: str
@@ -78,32 +71,15 @@ class Intervention:
     value: object
 
 
-class Ranked:
-    """A retriever whose hits come in another order: ``order(hits) -> hits``."""
-
-    def __init__(self, retriever, order):
-        self.retriever, self.order = retriever, order
-
-    def search(self, query, limit=5):
-        return self.order(self.retriever.search(query, limit))
-
-
 def replay(task, retriever, ask, setting, *interventions):
-    """The actor's run on a task, with at most one factor changed.
+    """The actor's run on a task, with at most one factor changed, as a trajectory row that could be frozen.
 
-    Parameters
-    ----------
-    setting : dict, the Workflow's own thresholds (``relevance``, ``support``, …)
-    interventions : none for the baseline, or one :class:`Intervention`; TwoFactors for more
-
-    Returns
-    -------
-    dict, a trajectory row as it would be frozen
+    ``setting`` holds the Workflow's own thresholds (``relevance``, ``support``, …), ``interventions`` none for the
+    baseline, or one :class:`Intervention`; TwoFactors for more.
     """
-    if len({i.factor for i in interventions}) > 1 or len(interventions) > 1:
-        raise TwoFactors(
-            f"{', '.join(i.name for i in interventions)}: one replay changes one factor; run them one at a time."
-        )
+    if len(interventions) > 1:
+        names = ", ".join(i.name for i in interventions)
+        raise TwoFactors(f"{names}: one replay changes one factor; run them one at a time.")
     fixed = {}
     for it in interventions:
         if it.factor not in FACTORS:
@@ -111,7 +87,8 @@ def replay(task, retriever, ask, setting, *interventions):
         if it.factor == "audit":
             setting = {**setting, "support": it.value}
         elif it.factor == "ranking":
-            retriever = Ranked(retriever, it.value)
+            found, order = retriever.search, it.value
+            retriever = SimpleNamespace(search=lambda query, limit=5: order(found(query, limit)))
         else:
             fixed = {FACTORS[it.factor]: it.value}
     return Workflow(retriever, ask, **setting, fixed=fixed).run(task)
@@ -120,18 +97,14 @@ def replay(task, retriever, ask, setting, *interventions):
 def causes(task, article, baseline):
     """Single changes that make sense for a failed run, as a list of :class:`Intervention`.
 
-    Parameters
-    ----------
-    task : task dict
-    article : library entry about the question, or None where the library holds none
-    baseline : trajectory row of the failed run
+    ``article`` is the library entry about the question, None where there is none; ``baseline`` is a trajectory row.
     """
     words = " ".join(dict.fromkeys(terms(task["question"])))
-    every = [Intervention("the question's words", "plan", {"plan": {"query": words}}), Intervention("a lax audit", "audit", 0.0)]
+    every = [Intervention("the question's words", "plan", {"plan": {"query": words}}),
+             Intervention("a lax audit", "audit", 0.0)]  # fmt: skip
     if article:
-        document = {"doc_id": article["doc_id"], "year": article["year"], "design": article["design"], "text": article["summary"]}
-        first = lambda hits: sorted(hits, key=lambda hit: hit["doc_id"] != article["doc_id"])  # noqa: E731
-        every += [Intervention("the right document", "documents", {"artifacts": [document]}),
+        first = lambda hits: sorted(hits, key=lambda hit: hit["doc_id"] != article["doc_id"])
+        every += [Intervention("the right document", "documents", {"artifacts": [as_artifact(article)]}),
                   Intervention("the article first", "ranking", first)]  # fmt: skip
     if evidence := parse_trajectory(baseline).states[STEPS.index("extract") + 1].get("evidence"):
         answer = {"answer": evidence[0]["quote"], "citations": [evidence[0]["doc_id"]]}
@@ -145,21 +118,16 @@ def same_until(baseline, patched, step):
         if old["action"] == step:
             return
         if old["patch"] != new["patch"]:
-            raise NotDeterministic(f"step {old['action']} differs although only {step} was set; the replay cannot be trusted.")
+            differs = f"step {old['action']} differs although only {step} was set"
+            raise NotDeterministic(f"{differs}; the replay cannot be trusted.")
 
 
 def debug_failure(task, retriever, ask, setting, *, failed, interventions):
-    """Which single change makes a failure go away.
+    """Which single change makes a failure go away, as a DataFrame, largest effect first.
 
-    Parameters
-    ----------
-    failed : callable (trajectory row) -> bool, the failure's predicate; the baseline must fulfil it (ValueError)
-    interventions : list of :class:`Intervention`
-
-    Returns
-    -------
-    DataFrame, largest effect first: intervention, factor, effect (1 the failure goes away, 0 it stays), changed
-    (steps whose outcome differs from the baseline's)
+    ``failed``, trajectory row -> bool, is the failure's predicate; ValueError where the baseline does not fulfil it.
+    Columns: intervention, factor, effect (1 the failure goes away, 0 it stays), changed (steps whose outcome differs
+    from the baseline's).
     """
     baseline = replay(task, retriever, ask, setting)
     if not failed(baseline):
@@ -168,7 +136,8 @@ def debug_failure(task, retriever, ask, setting, *, failed, interventions):
     for it in interventions:
         patched = replay(task, retriever, ask, setting, it)
         same_until(baseline, patched, FACTORS[it.factor])
-        changed = [o["action"] for o, n in zip(baseline["steps"], patched["steps"], strict=True) if o["patch"] != n["patch"]]
+        steps = zip(baseline["steps"], patched["steps"], strict=True)
+        changed = [old["action"] for old, new in steps if old["patch"] != new["patch"]]
         rows.append((it.name, it.factor, 1.0 - float(failed(patched)), ", ".join(changed)))
     found = pd.DataFrame(rows, columns=["intervention", "factor", "effect", "changed"])
     return found.sort_values("effect", ascending=False, kind="stable", ignore_index=True)

@@ -17,7 +17,7 @@ import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
 from helpers.asking.client import without_key
-from helpers.study.words import terms
+from helpers.study.tasks import terms
 
 _TAG = re.compile(r"<[^<>]+>")
 _NO_DESIGN = ("journal article", "research support", "english abstract")  # publication types that are no study design
@@ -25,6 +25,7 @@ _NO_DESIGN = ("journal article", "research support", "english abstract")  # publ
 
 class RetrievalError(RuntimeError):
     """A search failed for good. The message says what the service answered."""
+
 
 class LibraryRetriever:
     """BM25 (Lucene variant, k1 = 1.5, b = 0.75) over the library's summaries."""
@@ -71,17 +72,12 @@ class PubMedRetriever:
         email = os.environ.get("NCBI_EMAIL")
         if not email:
             raise RetrievalError("NCBI asks for a contact: set NCBI_EMAIL to your e-mail address and run again.")
-        Entrez.email = email
-        Entrez.tool = os.environ.get("NCBI_TOOL", "asv-lab-report")
+        Entrez.email, Entrez.tool = email, os.environ.get("NCBI_TOOL", "asv-lab-report")
         Entrez.api_key = os.environ.get("NCBI_API_KEY") or None
         Entrez.max_tries = 1  # Biopython asks again after a 429 or 500 at once, without a pause
         self.entrez = Entrez
-        self.retrying = Retrying(
-            retry=retry_if_exception(worth_another_try),
-            stop=stop_after_attempt(tries),
-            wait=wait_fixed(pause_s),
-            reraise=True,
-        )
+        again = retry_if_exception(worth_another_try)
+        self.retrying = Retrying(retry=again, stop=stop_after_attempt(tries), wait=wait_fixed(pause_s), reraise=True)
 
     def _ask(self, call, arguments):
         with getattr(self.entrez, call)(db="pubmed", retmode="xml", **arguments) as handle:
@@ -93,37 +89,29 @@ class PubMedRetriever:
         """The list ``name`` of an E-utility's answer; RetrievalError in one sentence for every fault."""
         try:
             answer = self.retrying(self._ask, call, arguments)
+            if isinstance(answer, dict) and name in answer:
+                return answer[name]
+            fault = f"the answer holds no {name}; run again later."
         except urllib.error.HTTPError as error:
-            raise RetrievalError(f"E-utilities {call}: HTTP {error.code}; {_advice(error.code)}.") from None
+            wrong = error.code in (400, 401, 403)
+            advice = "check NCBI_API_KEY, NCBI_EMAIL and NCBI_TOOL" if wrong else "run again later"
+            fault = f"HTTP {error.code}; {advice}."
         except (OSError, http.client.HTTPException) as error:
-            raise RetrievalError(
-                f"E-utilities {call}: no answer ({type(error).__name__}); check the network."
-            ) from None
+            fault = f"no answer ({type(error).__name__}); check the network."
         except RuntimeError as error:  # an ERROR element inside well-formed XML
-            said = without_key(str(error), self.entrez.api_key)
-            raise RetrievalError(f"E-utilities {call}: the service reported: {said[:200]}") from None
+            fault = f"the service reported: {without_key(str(error), self.entrez.api_key)[:200]}"
         except (ExpatError, ValueError) as error:
-            raise RetrievalError(f"E-utilities {call}: unreadable XML ({type(error).__name__}); run again.") from None
-        if not isinstance(answer, dict) or name not in answer:
-            raise RetrievalError(f"E-utilities {call}: the answer holds no {name}; run again later.")
-        return answer[name]
+            fault = f"unreadable XML ({type(error).__name__}); run again."
+        raise RetrievalError(f"E-utilities {call}: {fault}") from None
 
     def search(self, query, limit=5):
         """Best PubMed records for a query; relevance is 1/rank in PubMed's own order."""
         if not query.strip():
             return []
         ids = self._read("esearch", "IdList", term=query, retmax=limit, sort="relevance")
-        if not ids:
-            return []
-        records = self._read("efetch", "PubmedArticle", id=",".join(ids), rettype="abstract")
+        records = self._read("efetch", "PubmedArticle", id=",".join(ids), rettype="abstract") if ids else []
         found = [pubmed_document(record) for record in records]
         return [{**d, "relevance": 1 / rank} for rank, d in enumerate(found, start=1) if d["summary"]]
-
-
-def _advice(code):
-    if code in (400, 401, 403):
-        return "check NCBI_API_KEY, NCBI_EMAIL and NCBI_TOOL"
-    return "run again later"
 
 
 def plain_text(text):

@@ -10,7 +10,9 @@ from helpers.actor.workflow import Workflow, audit_answer
 from helpers.study.files import DataError, read_jsonl
 from helpers.study.traces import parse_trajectory
 
-NAMES = ("stale memory", "flaky tool", "adversarial distractor", "ambiguous request", "invalid schema", "premature halt")
+NAMES = (
+    "stale memory", "flaky tool", "adversarial distractor", "ambiguous request", "invalid schema", "premature halt",
+)  # fmt: skip
 SETTING = {"relevance": 1.0}
 # The beginning of each step's prompt tells a scripted model which step is asking.
 PROMPTS = {
@@ -28,7 +30,8 @@ def load_scenarios(path):
     needed = {"scenario", "why", "question", "library", "answers", "own_document", "expect"}
     for number, row in enumerate(rows, start=1):
         if needed - set(row) or row["scenario"] not in NAMES:
-            raise DataError(f"{path}, line {number}: a scenario of {', '.join(NAMES)} with {', '.join(sorted(needed))}.")
+            fields = ", ".join(sorted(needed))
+            raise DataError(f"{path}, line {number}: a scenario of {', '.join(NAMES)} with {fields}.")
     return rows
 
 
@@ -47,18 +50,13 @@ def scripted(answers):
 def behaviour(scenario):
     """What the workflow does in a scenario, as the fields that ``expect`` may name.
 
-    Returns
-    -------
-    dict: status, success, acquired (document ids), cited, fallbacks (steps), issues (count), violations (rules),
-    failures (kinds), answer
+    Acquired are document ids, fallbacks steps, issues a count, violations rules and failures kinds.
     """
-    task = {"task_id": "scenario", "question": scenario["question"]}
-    library = scenario["library"]
+    task, library = {"task_id": "scenario", "question": scenario["question"]}, scenario["library"]
     row = Workflow(LibraryRetriever(library), scripted(scenario["answers"]), **SETTING).run(task)
-    trajectory = parse_trajectory(row)
+    trajectory, documents = parse_trajectory(row), {d["doc_id"]: d for d in library}
     final = trajectory.states[-1]
-    documents = {d["doc_id"]: d for d in library}
-    score = lambda state: audit_answer(state, documents, 0.5)["final_score"]  # noqa: E731
+    score = lambda state: audit_answer(state, documents, 0.5)["final_score"]
     return {
         "status": final["status"],
         "success": row["success"],

@@ -6,13 +6,14 @@ The other steps are deterministic. The actor never sees the candidates or the ta
 """
 
 import re
-from pathlib import Path
+from collections.abc import Callable, Collection
+from dataclasses import KW_ONLY, dataclass, field
 
-from helpers.study.files import append_jsonl, read_jsonl
+from helpers.study.tasks import terms
 from helpers.study.traces import STEPS, apply_patch
-from helpers.study.words import terms
 
 QUESTION_TYPES = ("intervention", "risk", "mechanism", "diagnostic", "other")
+# Without the first it searches with the question's own words, without the second only the final audit is made.
 COMPONENTS = ("planning", "reflection")
 ABSTAIN = "The retrieved evidence is insufficient to answer the question."
 _ABSTAINS = re.compile(r"\b(insufficient|not enough|no evidence|cannot be (?:answered|determined)|unclear)\b", re.I)
@@ -23,7 +24,9 @@ _STRONG = re.compile(
 )
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 # Words that frame a claim and state nothing themselves.
-_FRAMING = frozenset("yes no not evidence show suggest indicate provided given source support claim study found s".split())
+_FRAMING = frozenset(
+    "yes no not evidence show suggest indicate provided given source support claim study found s".split()
+)
 _TYPE_HINTS = {
     "diagnostic": r"diagnos|predict|detect|accura|screen|imaging|identif|marker|\btest",
     "mechanism": r"mechanis|express|mediat|receptor|\brats?\b|\bmice\b|cells?\b|through which|role",
@@ -32,66 +35,41 @@ _TYPE_HINTS = {
 }
 
 
+@dataclass(frozen=True)
 class Workflow:
-    """The evidence workflow with its retriever, its model and its declared thresholds.
+    """The evidence workflow with its retriever, its model and its declared thresholds."""
 
-    Parameters
-    ----------
-    retriever : object with ``search(query, limit)``
-    ask : callable ``(prompt, max_tokens) -> str``; may raise, the step then falls back
-    relevance : float
-        Smallest relevance, in the retriever's unit, at which a document becomes an artifact.
-    support : float
-        Share of a sentence's content words that its sources must contain (audit threshold).
-    keywords : int
-        Question words that a checked search query holds at least, as far as the question has them.
-    artifacts, sentences : int
-        Documents acquired at most, and evidence sentences kept from them.
-    leave_out : collection of str
-        Components that this actor does without: ``planning`` (it searches with the question's own words) and
-        ``reflection`` (no audit and no revision before the final one).
-    fixed : dict, step name to patch
-        Steps whose outcome is set instead of computed; everything else runs as usual.
-    meter : callable, optional
-        Running totals of what the model has used, ``{name: number}``; each step's share goes into its cost.
-    """
+    retriever: object  # has ``search(query, limit)``
+    ask: Callable  # ``(prompt, max_tokens) -> str``; may raise, the step then falls back
+    _: KW_ONLY
+    relevance: float  # smallest relevance, in the retriever's unit, at which a document becomes an artifact
+    support: float = 0.5  # share of a sentence's content words that its sources must contain (audit threshold)
+    keywords: int = 9  # question words that a checked search query holds at least, as far as the question has them
+    artifacts: int = 1  # documents acquired at most
+    sentences: int = 3  # evidence sentences kept from them
+    leave_out: Collection = ()  # components (see COMPONENTS) that this actor does without
+    fixed: dict = field(default_factory=dict)  # step name to patch: set instead of computed; all else runs as usual
+    meter: Callable = dict  # running totals of what the model has used, ``{name: number}``; a step's share is its cost
 
-    def __init__(
-        self, retriever, ask, *, relevance, support=0.5, keywords=9, artifacts=1, sentences=3, leave_out=(), fixed=None,
-        meter=dict,
-    ):  # fmt: skip
-        unknown = set(leave_out) - set(COMPONENTS)
-        if unknown:
+    def __post_init__(self):
+        if unknown := set(self.leave_out) - set(COMPONENTS):
             raise ValueError(f"leave_out {sorted(unknown)}; use {', '.join(COMPONENTS)}.")
-        self.leave_out = frozenset(leave_out)
-        self.fixed = fixed or {}
-        self.meter = meter
-        self.retriever = retriever
-        self.ask = ask
-        self.relevance = relevance
-        self.support = support
-        self.keywords = keywords
-        self.artifacts = artifacts
-        self.sentences = sentences
 
     def run(self, task):
         """One frozen trajectory row: x0, eleven steps, final_score and success."""
         state = {"question": task["question"], "artifacts": [], "evidence": [], "answer": ""}
         row = {"trajectory_id": f"traj-{task['task_id']}", "task_id": task["task_id"], "x0": state, "steps": []}
-        memory = {"documents": {}, "calls": 0}
+        memory = {"documents": {}}
         for action in STEPS:
             memory["calls"], used = 0, self.meter()
             patch, observation, mode = self._step(action, state, memory)
             state = apply_patch(state, patch)
             cost = {"calls": memory["calls"], **{k: n - used.get(k, 0) for k, n in self.meter().items()}}
-            row["steps"].append(
-                {"action": action, "patch": patch, "observation": observation, "mode": mode, "cost": cost}
-            )
-        row["relevance"] = round(memory["relevance"], 3)
-        row["audit"] = memory["audit"]
-        row["final_score"] = memory["audit"]["final_score"]
-        row["success"] = row["final_score"] == 1.0
-        return row
+            step = {"action": action, "patch": patch, "observation": observation, "mode": mode, "cost": cost}
+            row["steps"].append(step)
+        audit = memory["audit"]
+        score = {"final_score": audit["final_score"], "success": audit["final_score"] == 1.0}
+        return {**row, "relevance": round(memory["relevance"], 3), "audit": audit, **score}
 
     def _step(self, action, state, memory):
         """Patch, observation and mode of one step: computed, left out, or set from outside."""
@@ -117,7 +95,16 @@ class Workflow:
             return None
         return accept(lines[0].strip(" \"'*`")) if lines else None
 
-    # -- the eleven steps: state and memory in; patch, observation and mode out ------------------------
+    def _issues(self, state, memory):
+        return audit_answer(state, memory["documents"], self.support)["issues"]
+
+    def _written(self, state, memory, prompt):
+        """An answer from the model, else the first quote, else an abstention; and the step's mode."""
+        text = self._ask(memory, prompt, 56, accept_answer)
+        fallback = state["evidence"][0]["quote"] if state["evidence"] else ABSTAIN
+        return text or fallback, "llm" if text else "fallback"
+
+    # The eleven steps: state and memory in; patch, observation and mode out.
 
     def classify(self, state, memory):
         prompt = (
@@ -134,17 +121,14 @@ class Workflow:
             "the exposure or treatment, and the outcome. No operators, no explanation.\n"
             f"Question: {state['question']}\nKeywords:"
         )
-        query = self._ask(memory, prompt, 32, accept_query)
-        mode = "llm" if query else "fallback"
-        query = query or question_query(state["question"])
+        told = self._ask(memory, prompt, 32, accept_query)
+        query, mode = told or question_query(state["question"]), "llm" if told else "fallback"
         return {"plan": {"query": query}}, f"planned a search with {len(query.split())} keywords", mode
 
     def validate_plan(self, state, memory):
-        known = set(terms(state["question"]))
-        planned = list(dict.fromkeys(terms(state["plan"]["query"])))
-        missing = [t for t in dict.fromkeys(terms(state["question"])) if t not in planned]
-        kept = [t for t in planned if t in known]
-        added = missing[: max(0, self.keywords - len(kept))]
+        planned, wanted = (dict.fromkeys(terms(text)) for text in (state["plan"]["query"], state["question"]))
+        missing = [t for t in wanted if t not in planned]
+        added = missing[: max(0, self.keywords - len(planned.keys() & wanted.keys()))]
         if not added:
             return {"plan": {"checked": True}}, "plan accepted", "deterministic"
         query = " ".join([state["plan"]["query"], *added])
@@ -157,18 +141,15 @@ class Workflow:
         memory["relevance"] = found[0]["relevance"] if found else 0.0
         if not kept:
             return {}, f"{len(found)} hits, none relevant enough; no artifact acquired", "deterministic"
-        artifacts = [
-            {"doc_id": d["doc_id"], "year": d["year"], "design": d["design"], "text": d["summary"]} for d in kept
-        ]
-        return {"artifacts": artifacts}, f"{len(found)} hits, {len(kept)} acquired", "deterministic"
+        return {"artifacts": [*map(as_artifact, kept)]}, f"{len(found)} hits, {len(kept)} acquired", "deterministic"
 
     def extract(self, state, memory):
         if not state["artifacts"]:
             return {}, "nothing to extract", "deterministic"
         evidence = best_sentences(state["artifacts"], state["question"], self.sentences)
         released = [{k: v for k, v in a.items() if k != "text"} for a in state["artifacts"]]
-        patch = {"artifacts": released, "evidence": evidence}
-        return patch, f"kept {len(evidence)} sentences, released the full text", "deterministic"
+        said = f"kept {len(evidence)} sentences, released the full text"
+        return {"artifacts": released, "evidence": evidence}, said, "deterministic"
 
     def synthesize(self, state, memory):
         if not state["evidence"]:
@@ -178,53 +159,45 @@ class Workflow:
                 "Answer the question in one or two sentences from the evidence only.\n"
                 f"Evidence:\n{evidence_text(state)}\nQuestion: {state['question']}\nAnswer:"
             )
-        text = self._ask(memory, prompt, 56, accept_answer)
-        mode = "llm" if text else "fallback"
-        text = text or (state["evidence"][0]["quote"] if state["evidence"] else ABSTAIN)
-        cited = sorted({e["doc_id"] for e in state["evidence"]})
-        return {"answer": text, "citations": cited}, f"drafted {len(sentences(text))} sentences", mode
+        text, mode = self._written(state, memory, prompt)
+        return {"answer": text, "citations": sources(state)}, f"drafted {len(sentences(text))} sentences", mode
 
     def audit(self, state, memory):
-        issues = self._issues(state, memory)
-        patch = {"issues": issues} if issues else {}
-        return patch, f"audit found {len(issues)} issues" if issues else "audit found no issue", "deterministic"
+        if issues := self._issues(state, memory):
+            return {"issues": issues}, f"audit found {len(issues)} issues", "deterministic"
+        return {}, "audit found no issue", "deterministic"
 
     def revise(self, state, memory):
         if not state.get("issues"):
             return {}, "nothing to revise", "deterministic"
-        rule = "Use the words and figures of the evidence." if state["evidence"] else f"There is none, so write: {ABSTAIN}"
+        held, nothing = "Use the words and figures of the evidence.", f"There is none, so write: {ABSTAIN}"
         prompt = (
-            f"Rewrite the answer in one or two sentences so that the evidence supports every statement. {rule}\n"
-            f"Evidence:\n{evidence_text(state) or '(none)'}\nAnswer: {state['answer']}\n"
-            f"Problems: {'; '.join(state['issues'])}\nRewritten answer:"
+            f"Rewrite the answer in one or two sentences so that the evidence supports every statement. "
+            f"{held if state['evidence'] else nothing}\n"
+            f"{evidence_and_answer(state)}\nProblems: {'; '.join(state['issues'])}\nRewritten answer:"
         )
-        text = self._ask(memory, prompt, 56, accept_answer)
-        mode = "llm" if text else "fallback"
-        text = text or (state["evidence"][0]["quote"] if state["evidence"] else ABSTAIN)
-        cited = [] if _ABSTAINS.search(text) else sorted({e["doc_id"] for e in state["evidence"]})
+        text, mode = self._written(state, memory, prompt)
+        cited = [] if _ABSTAINS.search(text) else sources(state)
         return {"issues": None, "answer": text, "citations": cited}, "rewrote the answer", mode
 
     def verify(self, state, memory):
         prompt = (
             "Is the answer supported by the evidence? Reply with one word: supported, partly, or unsupported.\n"
-            f"Evidence:\n{evidence_text(state) or '(none)'}\nAnswer: {state['answer']}\nReply:"
+            f"{evidence_and_answer(state)}\nReply:"
         )
         word = self._ask(memory, prompt, 6, accept_verdict)
-        verdict = word or ("supported" if not self._issues(state, memory) else "unsupported")
+        verdict = word or ("unsupported" if self._issues(state, memory) else "supported")
         return {"verification": verdict}, f"verification says {verdict}", "llm" if word else "fallback"
 
     def post_audit(self, state, memory):
         memory["audit"] = audit_answer(state, memory["documents"], self.support)
-        issues = memory["audit"]["issues"]
-        observation = f"{len(issues)} issues remain" if issues else "no issue remains"
-        return {"issues": issues} if issues else {}, observation, "deterministic"
+        if issues := memory["audit"]["issues"]:
+            return {"issues": issues}, f"{len(issues)} issues remain", "deterministic"
+        return {}, "no issue remains", "deterministic"
 
     def finalize(self, state, memory):
-        abstained = bool(_ABSTAINS.search(state["answer"]))
-        return {"status": "abstained" if abstained else "answered"}, "closed the case", "deterministic"
-
-    def _issues(self, state, memory):
-        return audit_answer(state, memory["documents"], self.support)["issues"]
+        status = "abstained" if _ABSTAINS.search(state["answer"]) else "answered"
+        return {"status": status}, "closed the case", "deterministic"
 
 
 def question_query(question):
@@ -247,8 +220,7 @@ def accept_answer(text):
     """A model's answer of at least four words, cut after the last full sentence when it has one."""
     text = " ".join(text.split())
     whole = text[: text.rfind(".") + 1]
-    text = whole if len(whole.split()) >= 4 else text
-    return text if len(text.split()) >= 4 else None
+    return next((t for t in (whole, text) if len(t.split()) >= 4), None)
 
 
 def accept_verdict(text):
@@ -276,6 +248,21 @@ def evidence_text(state):
     return "\n".join(f"[{e['doc_id']}] {e['quote']}" for e in state["evidence"])
 
 
+def evidence_and_answer(state):
+    """Evidence and answer of a state, as prompts show them."""
+    return f"Evidence:\n{evidence_text(state) or '(none)'}\nAnswer: {state['answer']}"
+
+
+def sources(state):
+    """Ids of the documents that a state's evidence comes from, sorted."""
+    return sorted({e["doc_id"] for e in state["evidence"]})
+
+
+def as_artifact(document):
+    """A retrieved document as a state holds it."""
+    return {**{name: document[name] for name in ("doc_id", "year", "design")}, "text": document["summary"]}
+
+
 def audit_answer(state, documents, support):
     """Claim support, citation precision and overclaim of the answer, with the issues found.
 
@@ -285,25 +272,18 @@ def audit_answer(state, documents, support):
     """
     answer, cited = state["answer"], state.get("citations") or []
     source = " ".join(documents[c]["summary"] for c in cited if c in documents)
-    claims = [claim for claim in sentences(answer) if not _ABSTAINS.search(claim)]
+    claims = (claim for claim in sentences(answer) if not _ABSTAINS.search(claim))
     supported = [is_supported(claim, source, support) for claim in claims]
     issues = [f"claim {n} has no support in its sources" for n, ok in enumerate(supported, start=1) if not ok]
-    retrieved = [c for c in cited if c in documents]
-    precision = len(retrieved) / len(cited) if cited else 0.0
-    issues += ["the answer cites nothing"] if claims and not cited else []
+    precision = sum(c in documents for c in cited) / len(cited) if cited else 0.0
+    issues += ["the answer cites nothing"] if supported and not cited else []
     issues += [f"{c} is cited but was not retrieved" for c in cited if c not in documents]
     strong = [m.group(0).lower() for m in _STRONG.finditer(answer) if m.group(0).lower() not in source.lower()]
     issues += [f"stronger than the evidence: {w}" for w in dict.fromkeys(strong)]
-    claim_support = sum(supported) / len(supported) if supported else 1.0
-    overclaim = float(bool(strong))
-    score = (claim_support + precision + (1 - overclaim)) / 3
-    return {
-        "claim_support": claim_support,
-        "citation_precision": precision,
-        "overclaim": overclaim,
-        "final_score": round(score, 6),
-        "issues": issues,
-    }
+    claim_support, overclaim = sum(supported) / len(supported) if supported else 1.0, float(bool(strong))
+    score = round((claim_support + precision + (1 - overclaim)) / 3, 6)
+    return {"claim_support": claim_support, "citation_precision": precision, "overclaim": overclaim,
+            "final_score": score, "issues": issues}  # fmt: skip
 
 
 def is_supported(claim, source, threshold):
@@ -313,17 +293,3 @@ def is_supported(claim, source, threshold):
     figures = set(_NUMBER.findall(claim)) - set(_NUMBER.findall(source))
     share = sum(w in known for w in words) / len(words) if words else 0.0
     return not figures and share >= threshold
-
-
-def freeze(tasks, workflow, path, actor):
-    """Run the workflow on every task that ``path`` does not hold yet; one JSON line as each one ends.
-
-    Yields the number of trajectories written so far in this call. ``actor`` (model, thresholds, library hash) is
-    kept in every row. A run that was stopped goes on with the next task.
-    """
-    path = Path(path)
-    done = {row["task_id"] for row in read_jsonl(path)} if path.exists() else set()
-    for number, task in enumerate((t for t in tasks if t["task_id"] not in done), start=1):
-        row = {**workflow.run(task), "actor": actor}
-        append_jsonl(path, row)
-        yield number

@@ -62,16 +62,16 @@ def told_apart(stacks):
     for stack in stacks:
         other = seen.setdefault(json.dumps([stack.identity, request_body([], stack)], sort_keys=True), stack)
         if other is not stack:
-            raise ValueError(f"stacks {other.name} and {stack.name} are one evaluator with one setting; name two that differ.")
+            both = f"stacks {other.name} and {stack.name}"
+            raise ValueError(f"{both} are one evaluator with one setting; name two that differ.")
 
 
 def one_currency(stacks, budget):
     """ValueError where one budget of money would be held against prices in several currencies."""
     currencies = sorted({stack.price["currency"] for stack in stacks})
     if budget.money is not None and len(currencies) > 1:
-        raise ValueError(
-            f"a budget of money is one amount, but the prices are in {' and '.join(currencies)}; ask one stack at a time."
-        )
+        names = " and ".join(currencies)
+        raise ValueError(f"a budget of money is one amount, but the prices are in {names}; ask one stack at a time.")
 
 
 async def ask_missing(plan, study, stack, store, *, section="", order=None, budget=None, timeout_s=None,
@@ -89,5 +89,6 @@ async def ask_missing(plan, study, stack, store, *, section="", order=None, budg
             return 0
         budget = budget or Budget()
         async with client_for(stack, timeout_s=timeout_s) as client:
-            await ensure_probed(stack, client, store, readouts={fields["readout"] for fields, _ in cells}, budget=budget)
+            readouts = {fields["readout"] for fields, _ in cells}
+            await ensure_probed(stack, client, store, readouts=readouts, budget=budget)
             return await Acquisition(store, stack, client, budget=budget, progress=progress).run(cells)

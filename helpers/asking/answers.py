@@ -23,10 +23,7 @@ def parse_answer(text, asked_at, seconds):
 
 
 def parse_text(text, asked_at, seconds):
-    """What a generator said: ``text`` ("" where it said nothing), ``finish_reason`` and the token counts.
-
-    Unusable where the answer is no chat completion at all.
-    """
+    """What a generator said: ``text`` ("" where it said nothing), ``finish_reason`` and token counts; else Unusable."""
     answer, choice, message = _completion(text)
     said = message.get("content")
     said = plain_text(said) if isinstance(said, str) else ""

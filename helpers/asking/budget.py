@@ -27,22 +27,10 @@ def _size(body):
 
 
 class Budget:
-    """Calls and money of one run; None or 0 is no limit.
+    """Calls and money (in the currency of the stack's price) of one run; None or 0 is no limit.
 
-    Parameters
-    ----------
-    calls : int, optional
-    money : float, optional
-        In the currency of the stack's price.
-
-    Attributes
-    ----------
-    used : int, calls made
-    spent : float, cost of what was answered, by the answers' usage (the estimate where there is none)
-
-    Notes
-    -----
-    Before a request goes out, the most that it can cost is held: its prompt at the largest number of tokens
+    ``used`` is the number of calls made, ``spent`` what was answered by the answers' usage, or the estimate where they
+    have none. Before a request goes out, the most that it can cost is held: its prompt at the largest number of tokens
     a byte seen so far and 10% more (before the first answer one token a byte, more than any tokenizer makes),
     uncached, and all tokens it may generate. So the money is not passed by requests that are out together.
     """
@@ -56,7 +44,7 @@ class Budget:
 
     @property
     def calls_left(self):
-        """Calls that may still be made, or None."""
+        """Calls that may still be made, or None without a limit."""
         return None if self.calls is None else self.calls - self.used
 
     def most(self, body, price):

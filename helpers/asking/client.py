@@ -107,19 +107,16 @@ class Asker:
 
     Parameters
     ----------
-    stack : Stack
     client : openai.AsyncOpenAI with ``max_retries=0``
-    budget : Budget, optional
     attempts, backoff_s : tries of one question, and the unit of the growing pause between them
     outage_s : float
         For how long an endpoint that cannot be reached is tried again before RunStopped. Being away is no attempt then,
         and at no time a call. With 0 it is an attempt like any other.
-    pace : Pace, optional; how many requests are out at a time
 
     Attributes
     ----------
     out : set of the tasks whose request is out
-    stopping : bool; True starts no further attempt
+    stopping : bool; True tries nothing again
     """
 
     def __init__(self, stack, client, *, budget=None, attempts=ATTEMPTS, backoff_s=BACKOFF_S, outage_s=0.0, pace=None):

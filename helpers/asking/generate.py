@@ -34,17 +34,13 @@ async def obtain_views(study, kinds, states, *, path, stack, acquire="recorded",
 
     Parameters
     ----------
-    study : Study
-    kinds : list of str, kinds of generated views (``views.GENERATED``)
-    states : sequence of int
-    path : JSONL file that the views are read from and appended to
+    kinds, states : kinds of generated views (``views.GENERATED``) and indices of the states they are of
+    path : JSONL file that the views are appended to
     stack : Stack, the generator
     acquire : "recorded" leaves the study as it is; "missing" and "fresh" generate what is not there
-    recordings : path, optional
-        Folder of the recordings that the stack will add to as an evaluator. It is probed first, so that no view is
-        paid for where the endpoint returns no log-probabilities.
-    budget : Budget, optional
-        Each view is one call of it; BudgetSpent when it is spent.
+    recordings : folder of the recordings that the stack will add to as an evaluator, optional
+        It is probed first, so that no view is paid for where the endpoint returns no log-probabilities.
+    budget : Budget, optional; each view is one call of it, and BudgetSpent is raised when it is spent
     pairs : set of (trajectory_id, state), optional; only their views are wanted
     """
     wanted = wanted_views(study.trajectories.values(), kinds, states)
@@ -60,13 +56,14 @@ async def obtain_views(study, kinds, states, *, path, stack, acquire="recorded",
                 store = Recordings(recordings, stack.name)
                 async with store.my_turn():
                     await ensure_probed(stack, client, store, readouts=("joint",), budget=budget)
-            views = freeze_views(missing, study.tasks, path, stack, client, at_once=SLOTS, budget=budget, left_out=left_out)
+            options = {"at_once": SLOTS, "budget": budget, "left_out": left_out}
             with tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress) as bar:
-                async for row in views:
+                async for row in freeze_views(missing, study.tasks, path, stack, client, **options):
                     rows.append(row)
                     bar.update()
     if left_out:
-        print(f"{len(left_out)} views stay missing: the generator has no text for them. {next(iter(left_out.values()))}")
+        first = next(iter(left_out.values()))
+        print(f"{len(left_out)} views stay missing: the generator has no text for them. {first}")
     return with_views(study, rows)
 
 
@@ -80,28 +77,21 @@ def _missing(wanted, study):
 
 
 async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=None, left_out=None):
-    """Generate the views that ``path`` does not hold yet and append each as it arrives.
+    """Generate the views that ``path`` does not hold yet; append and yield each row as it arrives.
 
     Parameters
     ----------
     wanted : list of (Trajectory, state index, kind)
     tasks : dict, task_id to task
-    stack, client : the generator's Stack and an AsyncOpenAI client for it
     at_once : int
         Views generated side by side; a server with as many slots shares its weights between them.
-    budget : Budget, optional
     left_out : dict, optional
         Gets ``{view id: reason}`` of views for which the generator has no text. They stay missing: the next run asks
         for them again. ``MOST_WITHOUT_TEXT`` of them and not one view stop the run.
 
-    Yields
-    ------
-    dict, the row that was written. A second call goes on where the first was stopped.
-
     Raises
     ------
-    StackError when the generator fails, BudgetSpent when the budget is: nothing new is asked then, and what is under
-    way is still written.
+    StackError when the generator fails, BudgetSpent: nothing new is asked then, and what is under way is written.
     """
     left_out, written = {} if left_out is None else left_out, []
     todo = {_id(w): w for w in wanted}
@@ -117,6 +107,7 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=
                 return None
             try:
                 row = await generated_view(*view, tasks[view[0].task_id], asker)
+                append_jsonl(path, row)
             except Refused as reason:
                 left_out[name] = str(reason)
                 if len(left_out) < MOST_WITHOUT_TEXT or written:
@@ -126,7 +117,6 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=
             except BaseException:
                 asker.stopping = True
                 raise
-            append_jsonl(path, row)
             written.append(row)
             return row
 
@@ -151,18 +141,14 @@ async def generated_view(trajectory, state, kind, task, asker):
     body = {"model": stack.model, "messages": messages, "temperature": 0, "max_tokens": rule["max_tokens"]}
     answer = await asker.ask(body, parse_text, name)
     if not answer["text"]:
-        raise Refused(sentence(Refused("the generator returned no text; look at the endpoint and run again"), stack, name))
+        silent = Refused("the generator returned no text; look at the endpoint and run again")
+        raise Refused(sentence(silent, stack, name))
     return {
-        "trajectory_id": trajectory.trajectory_id,
-        "state": state,
-        "kind": kind,
-        "text": answer["text"],
-        "finish_reason": answer["finish_reason"],
-        "stack": stack.name,
-        "identity": stack.identity,
-        "prompt_sha256": prompt_sha256(messages),
-        **{name: answer[name] for name in ("prompt_tokens", "completion_tokens")},
-    }
+        "trajectory_id": trajectory.trajectory_id, "state": state, "kind": kind, "text": answer["text"],
+        "finish_reason": answer["finish_reason"], "stack": stack.name, "identity": stack.identity,
+        "prompt_sha256": prompt_sha256(messages), "prompt_tokens": answer["prompt_tokens"],
+        "completion_tokens": answer["completion_tokens"],
+    }  # fmt: skip
 
 
 # -- donors -----------------------------------------------------------------------------------------

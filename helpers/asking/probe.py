@@ -36,17 +36,8 @@ TOLERANCE = 0.15
 def temperature_slope(cool, warm):
     """Slope of log-probability differences between two temperatures, by least squares.
 
-    Parameters
-    ----------
-    cool, warm : dict of token to log-probability (nats), at temperature 1 and 2
-
-    Returns
-    -------
-    float, or None with fewer than three common alternatives or no spread.
-
-    Notes
-    -----
-    log p_T(t) = z(t)/T - log Z_T, so differences between tokens scale by 1/T where T is applied.
+    ``cool`` and ``warm`` are {token: log-probability} (nats) at temperature 1 and 2. None with fewer than three common
+    alternatives or no spread. log p_T(t) = z(t)/T - log Z_T, so differences scale by 1/T where T is applied.
     """
     common = sorted(t for t in cool.keys() & warm.keys() if usable(cool[t]) and usable(warm[t]))
     x, y = (np.array([values[t] for t in common]) for values in (cool, warm))
@@ -101,10 +92,11 @@ def refusal(found, stack, readouts=("joint", "binary")):
             f"the alternatives of one token add up to a probability of {found['mass']:g}, so the values are no "
             "log-probabilities of that token; use another model or endpoint."
         )
-    gone = [label for readout in LABELS if readout in readouts for label in LABELS[readout] if not found["labels"][label]]
+    gone = [label for r, labels in LABELS.items() if r in readouts for label in labels if not found["labels"][label]]
     if gone:
         odd = f" (values that are no log-probabilities: {', '.join(found['sentinels'])})" if found["sentinels"] else ""
-        return f"{', '.join(gone)} did not come back as single first tokens{odd}; this model cannot be read with these labels."
+        names = ", ".join(gone)
+        return f"{names} did not come back as single first tokens{odd}; this model cannot be read with these labels."
     if stack.returned_models and found["returned_model"] not in stack.returned_models:
         expected = " or ".join(stack.returned_models)
         return f"{found['returned_model']!r} answered, expected {expected}; correct params/stacks.yml."
@@ -119,14 +111,14 @@ def refusal(found, stack, readouts=("joint", "binary")):
 
 
 async def probe(stack, client, budget=None):
-    """Ask a stack three questions and return :func:`findings`; StackError where it does not answer.
+    """Ask a stack three questions and return :func:`findings`; StackError without an answer, BudgetSpent without room.
 
-    One joint question at temperature 1, one binary question with the stack's own settings, and the joint
-    question at temperature 2. Each attempt counts against the budget; RunStopped where that has no room.
+    They are the joint question at temperature 1, a binary one with the stack's own settings, and the joint one at 2.
     """
     asker, answers = Asker(stack, client, budget=budget, attempts=ATTEMPTS), []
-    for prompt, sampling in ((JOINT_PROMPT, {"temperature": 1.0}), (BINARY_PROMPT, {}), (JOINT_PROMPT, {"temperature": 2.0})):
-        body = request_body([{"role": "user", "content": prompt}], stack) | sampling
+    for prompt, temperature in ((JOINT_PROMPT, 1.0), (BINARY_PROMPT, None), (JOINT_PROMPT, 2.0)):
+        body = request_body([{"role": "user", "content": prompt}], stack)
+        body |= {} if temperature is None else {"temperature": temperature}
         try:
             answers.append(await asker.ask(body, parse_answer, f"its probe of at least {CALLS} calls"))
         except Refused as refused:  # a stack that does not answer its probe cannot be used
@@ -164,36 +156,34 @@ def save_probe(found, folder, stack):
     partial.replace(path)
 
 
-async def probe_and_save(stack, client, folder, *, readouts=("joint", "binary"), budget=None, say=lambda found: None):
-    """Probe a stack and keep the result beside the recordings; StackError where it refuses the stack."""
-    found = await probe(stack, client, budget)
-    save_probe(found, folder, stack)
-    say(found)
+def check_probe(found, stack, readouts=("joint", "binary")):
+    """StackError where a probe's result refuses the stack."""
     if reason := refusal(found, stack, readouts):
         raise StackError(f"{stack.name}: the probe refuses this stack: {reason}")
-    return found
 
 
 async def ensure_probed(stack, client, store, *, readouts=("joint", "binary"), budget=None):
     """Probe a stack, within the budget, unless a good result is saved beside its recordings.
 
-    A result that refuses the stack is asked again, so that a mended endpoint needs no file removed.
-
-    Raises
-    ------
-    StackError where the probe refuses the stack, RunStopped where the budget has no room for it
+    A result that refuses the stack is asked again, so that a mended endpoint needs no file removed. StackError where
+    the probe refuses the stack, RunStopped where the budget has no room for it.
     """
-    folder = store.parquet.parent
-    found = saved_probe(folder, stack)
+    found = saved_probe(store.parquet.parent, stack)
     if found and refusal(found, stack, readouts) is None:
         return
-    left = None if budget is None else budget.calls_left
+    left = budget and budget.calls_left
     if left is not None and left < CALLS:
         raise RunStopped(f"{stack.name}: its probe needs {CALLS} calls, the budget is {left}; raise the budget.")
-    await probe_and_save(stack, client, folder, readouts=readouts, budget=budget)
+    found = await probe(stack, client, budget)
+    save_probe(found, store.parquet.parent, stack)
+    check_probe(found, stack, readouts)
 
 
 async def show_probe(stack, folder):
     """Probe a stack, print and return the result; StackError where it refuses the stack."""
     async with client_for(stack) as client:
-        return await probe_and_save(stack, client, folder, say=lambda found: print(json.dumps(found, indent=1, ensure_ascii=False)))
+        found = await probe(stack, client)
+    save_probe(found, folder, stack)
+    print(json.dumps(found, indent=1, ensure_ascii=False))
+    check_probe(found, stack)
+    return found

@@ -21,7 +21,7 @@ from helpers.channels.channels import Channel
 from helpers.channels.plan import CELL
 from helpers.study.files import DataError
 
-# Every column that is no text and no field of the channel.
+# Every column that is neither text nor a field of the channel.
 TYPES = {
     "state": pa.int16(), "layout": pa.int8(), "assessed": pa.int8(), "wave": pa.int16(),
     "tokens": pa.list_(pa.string()), "logprobs": pa.list_(pa.float64()), "prompt_tokens": pa.int32(),
@@ -34,6 +34,10 @@ READ = ("key", "tokens", "logprobs", "unread")  # what the reducers read
 # True for a journal row that was answered without log-probabilities: inside a JSON text a quote is escaped,
 # so this sequence can only be the row's own field.
 UNREAD = '(instr(row, \'"unread": "\') > 0)'
+TABLES = (
+    "answers (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID",
+    "failures (key TEXT PRIMARY KEY, reason TEXT, at REAL)",
+)
 WAITING = "another run is asking {}; waiting for it, then only what is still missing is asked."
 
 
@@ -53,9 +57,8 @@ LATER = {field.name: field.default for field in fields(Channel) if field.default
 
 def as_table(rows):
     """Recording rows (dicts) as an Arrow table of the declared schema."""
-    return pa.Table.from_pylist(
-        [{name: row.get(name, LATER.get(name)) for name in SCHEMA.names} for row in rows], schema=SCHEMA
-    )
+    rows = [{name: row.get(name, LATER.get(name)) for name in SCHEMA.names} for row in rows]
+    return pa.Table.from_pylist(rows, SCHEMA)
 
 
 class Recordings:
@@ -65,15 +68,12 @@ class Recordings:
 
     Parameters
     ----------
-    folder : path
-        ``<folder>/<stack>.parquet`` is read; ``<folder>/journal/<stack>.sqlite`` is read and written.
-    busy_s : float
-        How long a write waits while another program holds the journal, in seconds.
+    folder : path of ``<stack>.parquet`` and ``journal/<stack>.sqlite``
+    busy_s : float, how long a write waits while another program holds the journal
     """
 
     def __init__(self, folder, stack, busy_s=60.0):
-        self.stack = stack
-        self.busy_s = busy_s
+        self.stack, self.busy_s = stack, busy_s
         self.parquet = Path(folder) / f"{stack}.parquet"
         self.journal = Path(folder) / "journal" / f"{stack}.sqlite"
         self._columns, self._fresh, self._stamp = {}, None, None
@@ -159,10 +159,8 @@ class Recordings:
         try:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=FULL")
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID"
-            )
-            database.execute("CREATE TABLE IF NOT EXISTS failures (key TEXT PRIMARY KEY, reason TEXT, at REAL)")
+            for table in TABLES:
+                database.execute(f"CREATE TABLE IF NOT EXISTS {table}")
             yield database
         except sqlite3.OperationalError as error:
             raise DataError(
@@ -179,10 +177,7 @@ class Recordings:
 
     @contextlib.contextmanager
     def writer(self):
-        """A function ``write(rows)`` that returns once the rows are on disk.
-
-        Earlier answers win, except that an answer with log-probabilities replaces one without.
-        """
+        """A function ``write(rows)`` that returns once the rows are on disk; who wins is as in :meth:`table`."""
         with self._open() as database:
 
             def write(rows):
@@ -199,14 +194,12 @@ class Recordings:
 
     def note_failures(self, failures):
         """Remember why cells are missing: ``{key: reason}``. Failures are not answers."""
-        if not failures:
-            return
-        with self._open() as database:
-            database.execute("BEGIN IMMEDIATE")
-            database.executemany(
-                "INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", [(k, r, time.time()) for k, r in failures.items()]
-            )
-            database.execute("COMMIT")
+        if failures:
+            rows = [(key, reason, time.time()) for key, reason in failures.items()]
+            with self._open() as database:
+                database.execute("BEGIN IMMEDIATE")
+                database.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", rows)
+                database.execute("COMMIT")
 
     def my_turn(self, say=print):
         """One run at a time asks a stack, so that two runs never pay for the same question; see :func:`turns.turn`."""

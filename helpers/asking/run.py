@@ -52,15 +52,13 @@ class Acquisition:
     written, begun, settled, spoiled : int, answers on disk; cells asked, through, and through without a usable answer
     """
 
-    def __init__(self, recordings, stack, client, *, progress=True, most_spoiled=MOST_SPOILED, outage_s=OUTAGE_S, **options):
-        self.recordings, self.stack = recordings, stack
+    def __init__(self, recordings, stack, client, *, progress=True, most_spoiled=MOST_SPOILED, outage_s=OUTAGE_S,
+                 **options):  # fmt: skip
+        self.recordings, self.stack, self.progress, self.most_spoiled = recordings, stack, progress, most_spoiled
         self.asker = Asker(stack, client, outage_s=outage_s, **options)
         self.budget = self.asker.budget
-        self.progress = progress
-        self.most_spoiled = most_spoiled
         self.failures = {}
-        self.written = self.begun = self.settled = self.spoiled = 0
-        self._unwritten = 0
+        self.written = self.begun = self.settled = self.spoiled = self._unwritten = 0
         self._room = asyncio.Event()
 
     async def run(self, cells):
@@ -149,8 +147,8 @@ class Acquisition:
         self.spoiled += spoiled
         if spoiled and self.settled >= FIRST_LOOK and self.spoiled > self.most_spoiled * self.begun:
             raise RunStopped(
-                f"{self.stack.name}: {self.spoiled} of {self.begun} cells begun came back without a usable answer, more "
-                f"than {self.most_spoiled:.0%}; the last one: {reason}. What was answered is recorded; look at "
+                f"{self.stack.name}: {self.spoiled} of {self.begun} cells begun came back without a usable answer, "
+                f"more than {self.most_spoiled:.0%}; the last one: {reason}. What was answered is recorded; look at "
                 f"`make probe STACK={self.stack.name}` before running again."
             )
 
@@ -162,8 +160,7 @@ class Acquisition:
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             last = batch[-1] is None
-            rows = [row for row in batch if row is not None]
-            if rows:
+            if rows := [row for row in batch if row is not None]:
                 await asyncio.to_thread(write, rows)
                 self.written += len(rows)
                 self._unwritten -= len(rows)

@@ -16,14 +16,10 @@ from helpers.study.files import DataError
 
 
 async def verify(setting, count, *, progress=True):
-    """Ask a hash-drawn sample of recorded cells again and compare.
+    """Ask a hash-drawn sample of recorded cells again; returns what :func:`compare` says of them.
 
     Whole endpoints (a state under a channel, all its layouts) are drawn, so that gains can be compared too.
     Nothing is written to the recordings.
-
-    Returns
-    -------
-    dict: cells, mean and largest absolute difference of a label log-probability (nats), gains and their sign agreement
     """
     study, stack = setting.study, setting.main
     name, store = stack.name, setting.store(stack.name)
@@ -54,7 +50,7 @@ def draw_transitions(plan, count):
 
 
 def compare(sample, study, recorded, fresh):
-    """How far two recordings of the same cells lie apart."""
+    """How far two recordings of the same cells lie apart: label log-probabilities and gains (nats), signs of gains."""
     cells = [read_cells(sample, table) for table in (recorded, fresh)]
     apart = np.abs(cells[0].values - cells[1].values)
     gains = []

@@ -25,15 +25,8 @@ def recorded_stacks(folder):
 def stats(folder, stacks):
     """Recordings, tokens and money per stack, wave and section.
 
-    Parameters
-    ----------
-    folder : path of the recordings
-    stacks : dict of name to Stack, for the prices
-
-    Returns
-    -------
-    DataFrame: recordings, unread (without log-probabilities), prompt_tokens, cached_tokens, completion_tokens,
-    cost (at list price; NaN where the stack is not in params/stacks.yml), currency. Calls that failed are not in it.
+    A DataFrame: recordings, unread (without log-probabilities), prompt_tokens, cached_tokens, completion_tokens,
+    cost (at the list price of ``stacks``; NaN where the stack is not in it), currency. Failed calls are not in it.
     """
     counts = ["prompt_tokens", "cached_tokens", "completion_tokens"]
     frames = []
@@ -59,14 +52,8 @@ def comparable(row, study, stack):
 def nearest(wanted, recorded):
     """The recording that agrees with a wanted cell in most fields, and the fields in which it differs.
 
-    Parameters
-    ----------
-    wanted : dict from :func:`comparable`
-    recorded : DataFrame of recordings, sorted by key
-
-    Returns
-    -------
-    (named row, list of field names); ties go to the same cell coordinates, then to the first key.
+    ``wanted`` is from :func:`comparable`, ``recorded`` a DataFrame sorted by key. Returns a row of it and a list of
+    names; ties go to the same cell coordinates, then to the first key.
     """
     same = pd.DataFrame({n: recorded[n].eq(wanted[n]) | (recorded[n].isna() & (wanted[n] is None)) for n in COMPARED})
     best = (same.sum(axis=1) + same[list(COORDINATES)].all(axis=1) / 2).idxmax()

@@ -11,9 +11,9 @@ from helpers.channels.views import KINDS
 class Channel:
     """One evaluation channel; it travels with every number it produced.
 
-    A ``Literal`` field takes what it lists. ``view`` names the kind of derived text; ``view_state`` is None when the view
-    belongs to the scored state, else the state whose frozen view is shown (the crossed cells of the retrieval face).
-    ``slice`` is the part of the projected state that is shown.
+    A ``Literal`` field takes what it lists. ``view_state`` is None when the view belongs to the scored state, else the
+    state whose frozen view is shown (the crossed cells of the retrieval face). ``slice`` is the part of the projected
+    state that is shown.
     """
 
     template: Literal["direct", "buffered", "matched", "two-pass"]
@@ -31,8 +31,9 @@ class Channel:
                 raise ValueError(f"channel {name} {getattr(self, name)!r}; use one of {', '.join(values)}.")
         if self.template == "direct" and self.view != "empty":
             raise ValueError("the direct template shows no view; use the buffered or the matched template.")
-        if self.template in ("direct", "two-pass") and (self.authority, self.source_order) != ("neutral", "state-first"):
-            raise ValueError(f"the {self.template} template has no authority policy and one order; leave both as they are.")
+        plain = (self.authority, self.source_order) == ("neutral", "state-first")
+        if self.template in ("direct", "two-pass") and not plain:
+            raise ValueError(f"the {self.template} template has no authority policy and one order; leave both alone.")
         if self.readout == "binary" and self.template != "matched":
             raise ValueError("the binary readout belongs to the matched template.")
 

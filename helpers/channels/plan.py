@@ -25,7 +25,7 @@ KEPT = 50_000  # prompts and hashes that a study keeps, about 200 MB
 
 @dataclass(frozen=True)
 class Study:
-    """Frozen inputs: tasks, trajectories and views; what is worked out of them is worked out once.
+    """Frozen inputs: tasks and trajectories by id, and views by view id.
 
     ``file`` is ``{trajectory_id: task_id}`` of the whole file where the study holds only a part of it: a choice among
     all trajectories, such as a donor, must not depend on how many are looked at.
@@ -38,7 +38,7 @@ class Study:
     _made: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, make, *what):
-        """``make(self, *what)``, kept for the next time; what is kept goes when it is much, and never to another study."""
+        """``make(self, *what)``, worked out once; what is kept goes when it is much, and never to another study."""
         if (make, *what) not in self._made:
             if len(self._made) >= KEPT:
                 self._made.clear()
@@ -66,7 +66,7 @@ class Study:
 
     def view(self, trajectory_id, state, kind):
         """Text of a view; None where it has not been frozen."""
-        if computed := KINDS[kind].get("computed"):
+        if computed := KINDS.get(kind, {}).get("computed"):
             return computed(self.task(trajectory_id), self.states[trajectory_id][state])
         return self.views.get(view_id(trajectory_id, state, kind))
 
@@ -88,11 +88,7 @@ def load_study(tasks_path, trajectories_path, views_path=None, *, first=None):
 
 
 def make_plan(trajectory_ids, states, channels, *, waves=(0,), layouts=LAYOUTS):
-    """Cells as a DataFrame, one row each, in declared order.
-
-    Columns are ``trajectory_id, state``, the channel's fields, ``layout``, ``assessed`` (candidate
-    position, or -1 for the joint readout) and ``wave``.
-    """
+    """Cells as a DataFrame of columns ``CELL``, one a row, in declared order; ``assessed`` is a position or -1."""
     rows = []
     for name, state, channel, wave, layout in itertools.product(trajectory_ids, states, channels, waves, layouts):
         assessed = range(K) if channel.readout == "binary" else (JOINT,)
@@ -131,7 +127,8 @@ def _messages(study, trajectory_id, state, channel, layout, assessed):
     options = {"authority": channel.authority, "source_order": channel.source_order}
     if channel.template == "buffered":
         return prompts.buffered_messages(task, text, view, layout, **options)
-    return prompts.matched_messages(task, text, view, layout, assessed=None if assessed == JOINT else assessed, **options)
+    assessed = None if assessed == JOINT else assessed
+    return prompts.matched_messages(task, text, view, layout, assessed=assessed, **options)
 
 
 def request_body(messages, stack):
@@ -172,21 +169,20 @@ def _hashes(study, trajectory_id, state, part, view_state, kind):
 
 def add_keys(plan, study, stacks):
     """The plan with a ``key`` column: what each cell's recording is called (None without a view)."""
-    keys = []
-    for row in plan.itertuples(index=False):
+
+    def key(row, stack):
         messages = cell_messages(row, study)
-        stack = stacks[row.stack]
-        keys.append(None if messages is None else request_key(request_body(messages, stack), stack, row.wave))
-    return plan.assign(key=keys)
+        return None if messages is None else request_key(request_body(messages, stack), stack, row.wave)
+
+    return plan.assign(key=[key(row, stacks[row.stack]) for row in plan.itertuples(index=False)])
 
 
 def in_order(plan, study, order):
     """Row positions of a plan in the order in which they are asked.
 
-    ``prefix``: trajectory by trajectory, prompts sorted as text, which walks the tree of shared
-    prefixes depth first, so a server that caches the last prompt evaluates each branch once.
-    ``prefix-groups``: groups of one state and channel in hashed order, waves interleaved.
-    ``hash``: single requests in hashed order.
+    ``prefix``: trajectory by trajectory, prompts sorted as text, which walks the tree of shared prefixes depth first:
+    a server that caches the last prompt evaluates each branch once. ``prefix-groups``: groups of one state and channel
+    in hashed order, waves interleaved. ``hash``: single requests in hashed order.
     """
     first_seen = {name: i for i, name in enumerate(dict.fromkeys(plan["trajectory_id"]))}
 

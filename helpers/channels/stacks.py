@@ -29,17 +29,11 @@ def text_exponent(value):
 
 
 def _as_written(value, check):
-    """The value as it was written, once it is checked: 45 stays 45, as it would be another text as 45.0."""
+    """The value as it was written, once it is checked: 45 stays 45, as another text would be another request."""
     if (text := text_exponent(value)) is not None:
         raise ValueError(f"holds text ({text!r}); YAML reads 1e-3 as text, so write 1.0e-3.")
-    check(value)
+    check({k: v for k, v in value.items() if k not in NO_NUMBER} if isinstance(value, dict) else value)
     return value
-
-
-def _price(price, check):
-    """A price: what is no currency, date or source is money."""
-    _as_written({name: value for name, value in price.items() if name not in NO_NUMBER}, check)
-    return price
 
 
 Number = WrapValidator(_as_written)
@@ -49,11 +43,7 @@ Positive = Annotated[float, Field(gt=0), Number]
 
 @dataclass(frozen=True, config=ConfigDict(**STRICT, extra="forbid"))
 class Stack:
-    """One evaluator: endpoint, model, sampling settings, price. A field of another type is refused.
-
-    ``identity`` is what goes into every recording's key: the model file's hash for an embedded
-    stack, the endpoint and model for an API. Time-outs and concurrency do not belong to it.
-    """
+    """One evaluator: endpoint, model, sampling settings, price. A field of another type is refused."""
 
     name: Text
     kind: Literal[*NEEDED]
@@ -63,7 +53,7 @@ class Stack:
     concurrency: Count
     timeout_s: Positive
     tokens_per_s: Annotated[dict[str, Positive], Number]
-    price: Annotated[dict[str, Annotated[float, Field(ge=0)]], WrapValidator(_price)]
+    price: Annotated[dict[str, Annotated[float, Field(ge=0)]], Number]
     logprobs_scaled_by_temperature: bool
     base_url: str | None = None
     key_variable: str | None = None
@@ -78,7 +68,7 @@ class Stack:
 
     @property
     def identity(self):
-        """What answers, as a dict: part of every recording's key."""
+        """What answers, part of every recording's key: the hash of a model's file, or an endpoint and its model."""
         if self.kind == "embedded":
             return {"model_sha256": self.sha256}
         return {"base_url": self.base_url, "model": self.model}
@@ -112,11 +102,9 @@ def load_stacks(path=STACKS):
     except OSError as error:
         raise StackError(f"{path}: cannot be read ({error.strerror}); restore it from the repository.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise StackError(
-            f"{path}{where}: not valid YAML ({getattr(error, 'problem', 'not UTF-8')}); repair it."
-        ) from None
+        where = f", line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
+        said = getattr(error, "problem", "not UTF-8")
+        raise StackError(f"{path}{where}: not valid YAML ({said}); repair it.") from None
     if not isinstance(rows, dict) or not rows:
         raise StackError(f"{path}: holds no stacks; each is a name with its fields below it.")
     return Stacks({name: _stack(f"{path}: stack {name!r}:", name, row) for name, row in rows.items()}, Path(path).name)

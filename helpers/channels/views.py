@@ -1,4 +1,4 @@
-"""Views: text derived from a projected state, computed by rule or generated once and then frozen in ``data/views.jsonl``."""
+"""Views: text derived from a projected state, computed by rule or generated once and frozen in ``data/views.jsonl``."""
 
 import hashlib
 import json
@@ -37,16 +37,12 @@ _KEY = re.compile(r'^\s*"(?:[^"\\]|\\.)*":')  # a field's name at the beginning 
 
 @lru_cache(maxsize=4096)  # every layout, readout and wave quotes the same state
 def quote(state_text):
-    """The quote view: at most 24 verbatim lines of a projected state, by the fixed field rule.
-
-    A line counts when it carries a value (not only brackets) and lies in one of ``QUOTE_FIELDS``.
-    """
+    """The quote view: the first 24 lines of a projected state that carry a value and lie in ``QUOTE_FIELDS``."""
     kept, field = [], None
     for line in state_text.split("\n"):  # not splitlines(): U+2028 may stand inside a value
         top = re.match(r' "([^"]+)":', line)
         field = top.group(1) if top else field
-        carries_value = any(map(str.isalnum, _KEY.sub("", line)))
-        if field in QUOTE_FIELDS and carries_value:
+        if field in QUOTE_FIELDS and any(map(str.isalnum, _KEY.sub("", line))):  # not only brackets
             kept.append(line)
     return "\n".join(kept[:QUOTE_LINES])
 
@@ -57,10 +53,10 @@ def view_id(trajectory_id, state, kind):
 
 
 class FrozenViews(Mapping):
-    """``{view_id: text}``; a view is held against its prompt when it is first looked at, and a stale one is not there.
+    """``{view_id: text}``; a view is held against its prompt when it is first looked at; a stale one is not there.
 
-    Stale is a view that was generated from another state, question or prompt than there is now, and a donor that is no
-    longer its donor's view. When the first is found, ``say`` tells how many of the file there are.
+    Stale is a view that was made from another state, question or prompt than there is now, and a donor that is no
+    longer its donor's view. When the first is found, ``say`` gets the number of all.
     """
 
     def __init__(self, rows, fitting, say):
@@ -94,7 +90,7 @@ class FrozenViews(Mapping):
 
 
 def load_views(path, trajectories, tasks=None, say=print):
-    """Frozen views of a file as :class:`FrozenViews`; DataError for an unusable row or a view of a state that is not there.
+    """Frozen views of a file as FrozenViews; DataError for an unusable row or a view of a state that is not there.
 
     Without ``tasks`` (dict by task_id) no view is held against its prompt. Views of trajectories that are not there are
     left out, and ``say`` tells how many.
@@ -116,7 +112,8 @@ def load_views(path, trajectories, tasks=None, say=print):
             if not fitting(row):
                 continue
             if fitting(rows[key]):
-                raise DataError(f"{path}, line {number}: a second view {key}; a view is frozen once, so remove one of them.")
+                said = f"a second view {key}; a view is frozen once, so remove one of them."
+                raise DataError(f"{path}, line {number}: {said}")
         rows[key] = row
     if absent:
         say(f"{path}: {absent} views are of trajectories that are not there; they are left out.")
@@ -139,12 +136,9 @@ def prompt_sha256(messages):
 
 
 def fits(row, trajectory, task):
-    """Whether a row's view was generated from the state, the task and the prompt that there are now.
-
-    A view without the hash of its prompt was made elsewhere and is taken as it is.
-    """
+    """Whether a row's view was generated from the state, the task and the prompt that there are now."""
     if row.get("prompt_sha256") is None or row.get("kind") not in GENERATED:
-        return True
+        return True  # made elsewhere, and taken as it is
     messages = view_messages(task, trajectory.projected[row["state"]], GENERATED[row["kind"]])
     return row["prompt_sha256"] == prompt_sha256(messages)
 

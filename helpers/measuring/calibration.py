@@ -1,7 +1,7 @@
 """Calibration: does confidence match frequency? Losses, bins and their intervals.
 
-All probabilities are floats in [0, 1]; outcomes are 0 or 1, or class numbers. NaN are refused, not skipped: a
-missing belief has no loss, and leaving it out is the caller's decision.
+All probabilities are floats in [0, 1]; outcomes are 0 or 1, or class numbers. NaN are refused, not skipped: a missing
+belief has no loss, and leaving it out is the caller's decision.
 """
 
 import math
@@ -16,8 +16,7 @@ BINS = ("width", "mass")
 def _pairs(confidence, outcome):
     confidence, outcome = np.asarray(confidence, float), np.asarray(outcome, float)
     if confidence.shape != outcome.shape or not confidence.size:
-        sizes = f"{confidence.size} confidences and {outcome.size} outcomes"
-        raise ValueError(f"{sizes}; one outcome a confidence is needed.")
+        raise ValueError(f"{confidence.size} confidences, {outcome.size} outcomes; one outcome a confidence is needed.")
     if not ((confidence >= 0) & (confidence <= 1)).all():
         raise ValueError("a confidence is a probability: a number between 0 and 1, none missing.")
     if not np.isin(outcome, (0, 1)).all():
@@ -51,8 +50,7 @@ def brier(confidence, outcome):
 def brier_multiclass(beliefs, truth):
     """Mean over examples of the squared errors summed over classes, in [0, 2]."""
     beliefs, truth = _beliefs(beliefs, truth)
-    classes = range(beliefs.shape[1])
-    return float(metrics.brier_score_loss(truth, beliefs, labels=classes, scale_by_half=False))
+    return float(metrics.brier_score_loss(truth, beliefs, labels=range(beliefs.shape[1]), scale_by_half=False))
 
 
 def bin_numbers(confidence, bins=10, rule="width"):
@@ -70,7 +68,7 @@ def bin_numbers(confidence, bins=10, rule="width"):
 
 
 def reliability(confidence, outcome, bins=10, rule="width"):
-    """The reliability diagram, one row a filled bin: n, confidence (mean), accuracy (frequency), gap (their difference)."""
+    """The reliability diagram, one row a filled bin: n, mean confidence, accuracy (frequency), gap (between them)."""
     filled, n, confidence, accuracy = _filled_bins(confidence, outcome, bins, rule)
     points = {"n": n, "confidence": confidence, "accuracy": accuracy, "gap": accuracy - confidence}
     return pd.DataFrame(points, index=pd.Index(filled, name="bin"))
@@ -80,8 +78,7 @@ def _filled_bins(confidence, outcome, bins, rule):
     """Number, size, mean confidence and mean outcome of every filled bin: arrays, for a bootstrap asks often."""
     confidence, outcome = _pairs(confidence, outcome)
     number = bin_numbers(confidence, bins, rule)
-    n = np.bincount(number)
-    filled = np.flatnonzero(n)
+    n, filled = np.bincount(number), np.unique(number)
     means = (np.bincount(number, weights=values)[filled] / n[filled] for values in (confidence, outcome))
     return filled, n[filled], *means
 
@@ -93,20 +90,16 @@ def expected_calibration_error(confidence, outcome, bins=10, rule="width"):
 
 
 def brier_parts(confidence, outcome, bins=10, rule="width"):
-    """Murphy's split of the Brier score over bins: brier = reliability - resolution + uncertainty + within, exactly.
+    """Murphy's split of the Brier score over bins, as a dict: reliability - resolution + uncertainty + within.
 
-    Returns a dict: reliability (lower is better), resolution (higher is better), uncertainty, and within (what the
-    bins' width leaves over).
+    Lower reliability and higher resolution are better; within is what the bins' width leaves over.
     """
     points, base = reliability(confidence, outcome, bins, rule), float(np.mean(outcome))
-    weight = points["n"] / points["n"].sum()
-    parts = {
-        "reliability": float((weight * points["gap"] ** 2).sum()),
-        "resolution": float((weight * (points["accuracy"] - base) ** 2).sum()),
-        "uncertainty": base * (1 - base),
-    }
-    within = brier(confidence, outcome) - parts["reliability"] + parts["resolution"] - parts["uncertainty"]
-    return {**parts, "within": within}
+    weight, uncertainty = points["n"] / points["n"].sum(), base * (1 - base)
+    cost = float((weight * points["gap"] ** 2).sum())
+    resolution = float((weight * (points["accuracy"] - base) ** 2).sum())
+    within = brier(confidence, outcome) - cost + resolution - uncertainty
+    return {"reliability": cost, "resolution": resolution, "uncertainty": uncertainty, "within": within}
 
 
 def conditional(frame, by, *, confidence="confidence", outcome="outcome", bins=10, shares=()):
@@ -115,18 +108,12 @@ def conditional(frame, by, *, confidence="confidence", outcome="outcome", bins=1
     ``frame`` has one row an example, the column ``by`` makes the groups, and ``shares`` are columns of true or false.
     Returns a DataFrame, one row a group and last "all": n, confidence, accuracy, brier, ece, and the shares.
     """
-    rows = {
-        name: {
-            "n": len(part),
-            "confidence": part[confidence].mean(),
-            "accuracy": part[outcome].mean(),
-            "brier": brier(part[confidence], part[outcome]),
-            "ece": expected_calibration_error(part[confidence], part[outcome], bins),
-            **{column: part[column].mean() for column in shares},
-        }
-        for name, part in [*frame.groupby(by, sort=True), ("all", frame)]
-        if len(part)
-    }
+    rows = {}
+    for name, part in [*frame.groupby(by, sort=True), ("all", frame)]:
+        if len(part):
+            p, y = part[confidence], part[outcome]
+            rows[name] = {"n": len(part), "confidence": p.mean(), "accuracy": y.mean(), "brier": brier(p, y),
+                          "ece": expected_calibration_error(p, y, bins), **part[list(shares)].mean()}  # fmt: skip
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(by)
 
 

@@ -7,15 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from helpers.measuring.labels import (
-    ANOTHER_MODEL,
-    BINARY_LABELS,
-    JOINT_LABELS,
-    NO_LOGPROBS,
-    NOT_RETURNED,
-    SENTINEL,
-    label_matrix,
-)  # fmt: skip
+from helpers.measuring import labels as said
 from helpers.study.files import DataError
 
 NOT_RECORDED = "not recorded"
@@ -63,12 +55,12 @@ def read_cells(plan, table):
     """The :class:`Cells` of a plan with ``key`` and of an Arrow table of recordings."""
     plan = plan.reset_index(drop=True)
     found = lookup(plan, table)
-    values, mass = np.full((len(plan), len(JOINT_LABELS)), np.nan), np.full(len(plan), np.nan)
+    values, mass = np.full((len(plan), len(said.JOINT_LABELS)), np.nan), np.full(len(plan), np.nan)
     reason = np.full(len(plan), None, dtype=object)
     reason[found < 0] = NOT_RECORDED
     reason[(found < 0) & plan["key"].isna().to_numpy()] = NOT_FROZEN
     binary = (plan["readout"] == "binary").to_numpy()
-    for labels, kind in ((JOINT_LABELS, ~binary), (BINARY_LABELS, binary)):
+    for labels, kind in ((said.JOINT_LABELS, ~binary), (said.BINARY_LABELS, binary)):
         rows = np.flatnonzero(kind & (found >= 0))
         if len(rows):
             read, reason[rows], mass[rows] = _read(table.take(found[rows]).combine_chunks(), labels)
@@ -79,13 +71,13 @@ def read_cells(plan, table):
 def _read(part, labels):
     """Label log-probabilities of recordings, why one is missing, and the labels' mass."""
     tokens, logprobs = (part[column].combine_chunks() for column in ("tokens", "logprobs"))
-    values, sentinel, mass = label_matrix(tokens, logprobs, labels)
-    why = np.where(sentinel.any(axis=1), SENTINEL, NOT_RETURNED).astype(object)
-    why[np.isnan(mass)] = NO_LOGPROBS
+    values, sentinel, mass = said.label_matrix(tokens, logprobs, labels)
+    why = np.where(sentinel.any(axis=1), said.SENTINEL, said.NOT_RETURNED).astype(object)
+    why[np.isnan(mass)] = said.NO_LOGPROBS
     why[~np.isnan(values).any(axis=1)] = None
     if "unread" in part.column_names:
-        other = pc.fill_null(pc.starts_with(part["unread"], ANOTHER_MODEL), False)
-        why[other.to_numpy(zero_copy_only=False)] = ANOTHER_MODEL
+        other = pc.fill_null(pc.starts_with(part["unread"], said.ANOTHER_MODEL), False)
+        why[other.to_numpy(zero_copy_only=False)] = said.ANOTHER_MODEL
     return values, why, mass
 
 
@@ -112,27 +104,22 @@ def completeness(cells, may_be_empty=False):
             f"nothing of this section is recorded for {' and '.join(plan['stack'].unique())}: "
             f'of {len(plan):,} cells {why}; ACQUIRE = "missing" asks for them.'
         )
-    wanted = np.where(plan["readout"] == "binary", len(BINARY_LABELS), len(JOINT_LABELS))
-    frame = pd.DataFrame(
-        {
-            "channel": channel_names(plan),
-            "planned": 1,
-            "answered": answered,
-            "complete": reason == None,  # noqa: E711 - an array of objects
-            "labels": np.where(answered, wanted, 0),
-            "returned": np.where(answered, np.isfinite(cells.values).sum(axis=1), 0),
-            "mass": cells.mass,
-        }
-    )
-    groups = frame.groupby("channel", sort=False)
+    wanted = np.where(plan["readout"] == "binary", len(said.BINARY_LABELS), len(said.JOINT_LABELS))
+    columns = {
+        "planned": 1,
+        "answered": answered,
+        "complete": pd.isna(reason),
+        "labels": np.where(answered, wanted, 0),
+        "returned": np.where(answered, np.isfinite(cells.values).sum(axis=1), 0),
+        "mass": cells.mass,
+    }
+    channel = channel_names(plan)
+    groups = pd.DataFrame(columns).groupby(channel, sort=False)
     out = groups[["planned", "answered", "complete"]].sum()
     with np.errstate(invalid="ignore"):
         out["label coverage"] = groups["returned"].sum() / groups["labels"].sum()
     out["label mass (mean)"] = groups["mass"].mean()
     out["label mass (least)"] = groups["mass"].min()
-    why = pd.Series(reason, index=frame["channel"]).dropna().groupby(level=0, sort=False).value_counts()
-    out["missing because"] = [
-        "; ".join(f"{w}: {n}" for w, n in why[name].items()) if name in why.index.get_level_values(0) else "–"
-        for name in out.index
-    ]
-    return out
+    why = {name: part.value_counts() for name, part in pd.Series(reason).groupby(channel)}
+    out["missing because"] = ["; ".join(f"{w}: {n}" for w, n in why[name].items()) or "–" for name in out.index]
+    return out.rename_axis("channel")

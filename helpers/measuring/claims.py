@@ -40,16 +40,15 @@ _ABSENT = re.compile(
 )
 
 
-def supported_candidates(view_text, fallback=3, *, texts=(), stand_in=True):
+def supported_candidates(view_text, fallback=3, *, texts=()):
     """Positions (0 … 3) of the concrete candidates that a generated view claims support for.
 
     Parameters
     ----------
     view_text : JSON-like text of the generator; a code fence, text around it and a cut at the token cap are allowed for
     fallback : position of the none-of-the-above candidate, which never counts
-    texts : the candidates' texts by position. A string that is word for word one of them then names that candidate, too:
-        generators list a candidate's text as evidence without its id.
-    stand_in : whether a field named "evidence" counts as the support field of an object that has none
+    texts : the candidates' texts by position. A string that is word for word one of them then names that candidate,
+        too: generators list a candidate's text as evidence without its id.
 
     Returns
     -------
@@ -58,19 +57,16 @@ def supported_candidates(view_text, fallback=3, *, texts=(), stand_in=True):
     Notes
     -----
     The empty-before content audit of the ASV paper (Appendix A). A candidate counts when one of its support fields
-    holds text that does not mark evidence as absent. In detail:
+    holds text that does not mark evidence as absent:
 
     - A candidate is named by an alias (``CANDIDATE_01``) as a key, as the value of a field such as ``candidate_id``,
       or at the beginning of a string. What lies inside such an object or under such a key belongs to it.
-    - A support field is one whose name has a word that begins with "support". In an object without one, a name with the
-      word "evidence" stands in (unless ``stand_in`` is False): generators write "evidence" beside "missing_evidence".
-      Names that say against, contradicting, missing, absent, ambiguous, unresolved and the like are neither.
-    - Its value may be text, a list (one item is enough) or an object (its texts are read together, and one that is
-      just "missing", "absent", "insufficient", "unavailable" or "not provided" marks them all). Text inherits the
-      field that it lies in, unless its own object says which field is which.
-    - Text counts when it has a word and says neither nothing ("none", "n/a", "not provided") nor, anywhere in it, that
-      evidence, information or the like is absent, insufficient or unavailable. Whether it is true is not judged.
-    - A text that is cut off before its fourth word does not count; "true" and "false" are read as words.
+    - A support field's name has a word that begins with "support", else, in an object without one, the word "evidence";
+      names that say against, missing, absent, ambiguous, unresolved and the like are neither.
+    - Its value may be text, a list (one item is enough) or an object (its texts are read together, and one that is just
+      "missing", "insufficient" or the like marks them all). Text inherits its field, unless its own object says more.
+    - Text counts when it has a word and says neither nothing ("none", "n/a") nor, anywhere in it, that evidence is
+      absent, insufficient or unavailable; what is cut off before its fourth word does not. Its truth is not judged.
     """
     for position, text in enumerate(texts):
         view_text = view_text.replace(f'"{text}"', f'"{alias(position)}: {text}"')
@@ -81,7 +77,7 @@ def supported_candidates(view_text, fallback=3, *, texts=(), stand_in=True):
     try:
         while rest:
             top += _members(rest)
-        _claims(tuple(top), None, False, found, stand_in)
+        _claims(tuple(top), None, False, found)
     except RecursionError:  # a generator that loops writes thousands of brackets
         return None
     if start is None and not any(_role(key) for key, _ in top):
@@ -108,10 +104,10 @@ def _value(rest):
         return text
     items = []
     while rest and rest[-1][0] not in "]}":
-        if rest[-1][0] not in ",:":
-            items.append(_value(rest))
-        else:
+        if rest[-1][0] in ",:":
             rest.pop()
+        else:
+            items.append(_value(rest))
     if rest and rest[-1][0] == "]":
         rest.pop()
     return items
@@ -165,7 +161,7 @@ def _claims_support(text):
     return bool(re.search(r"[A-Za-z]{2}", text)) and not _NOTHING.fullmatch(text) and not _ABSENT.search(text)
 
 
-def _claims(value, candidate, in_support, found, stand_in):
+def _claims(value, candidate, in_support, found):
     """Add to ``found`` the positions that a parsed value claims support for."""
     if isinstance(value, str):
         named = _alias_position(value) if candidate is None else candidate
@@ -173,12 +169,12 @@ def _claims(value, candidate, in_support, found, stand_in):
             found.add(named)
     elif isinstance(value, list):
         for item in value:
-            _claims(item, candidate, in_support, found, stand_in)
+            _claims(item, candidate, in_support, found)
     else:
-        _object_claims(value, candidate, in_support, found, stand_in)
+        _object_claims(value, candidate, in_support, found)
 
 
-def _object_claims(pairs, candidate, in_support, found, stand_in):
+def _object_claims(pairs, candidate, in_support, found):
     """The claims of an object's (key, value) pairs."""
     keyed = [_alias_position(key) for key, _ in pairs]
     roles = [_role(key) if named is None else None for (key, _), named in zip(pairs, keyed, strict=True)]
@@ -187,12 +183,12 @@ def _object_claims(pairs, candidate, in_support, found, stand_in):
     if in_support and not any(roles) and set(keyed) <= {None} and len(own) <= 1:
         texts = [text for _, value in pairs if not _only_alias(value) for text in _texts(value)]
         if not any(_MARK.fullmatch(text) for text in texts):
-            _claims(". ".join(texts), candidate, True, found, stand_in)
+            _claims(". ".join(texts), candidate, True, found)
         return
-    support = "support" if "support" in roles or not stand_in else "evidence"
+    support = "support" if "support" in roles else "evidence"
     for (_, value), role, named in zip(pairs, roles, keyed, strict=True):
         if not role and _only_alias(value) and named is None:
             candidate = _alias_position(value)
             continue
         counts = role == support if role else in_support and not any(roles)
-        _claims(value, candidate if named is None else named, counts, found, stand_in)
+        _claims(value, candidate if named is None else named, counts, found)

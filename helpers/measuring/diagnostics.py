@@ -18,8 +18,7 @@ from helpers.measuring.labels import NOT_RETURNED
 from helpers.measuring.reducers import competitor_margin, target_margin
 from helpers.study.files import DataError, read_jsonl
 from helpers.study.projection import state_slice
-from helpers.study.tasks import K
-from helpers.study.words import terms
+from helpers.study.tasks import K, terms
 
 EPSILON = 1e-6  # smoothing of Equation 4
 KEPT = 0.5  # share of a sentence's own words that must be found again for it to count as kept
@@ -27,11 +26,8 @@ CUE_LABELS = ("state damage", "compression loss", "neither")
 OWN_WORDS = 3  # fewest words of its own that make a sentence a cue
 
 
-# -- belief movement --------------------------------------------------------------------------------
-
-
 def beliefs(energies, scale=1.0):
-    """Belief over candidates, softmax(energies / scale), of (..., K) nats; scale is the tau of the temperature probe."""
+    """Belief over candidates, softmax(energies / scale), from (..., K) nats; scale is the temperature probe's tau."""
     return softmax(np.asarray(energies, float) / scale, axis=-1)
 
 
@@ -54,11 +50,7 @@ def crossings(before, after):
     """Damage and repair: margins that leave the positive side, and that reach it; 0 or 1, NaN where missing."""
     before, after = np.asarray(before, float), np.asarray(after, float)
     gone = np.isnan(before + after)
-    damage = np.where(gone, np.nan, (before > 0) & (after <= 0))
-    return damage, np.where(gone, np.nan, (before <= 0) & (after > 0))
-
-
-# -- the evaluator's quality ------------------------------------------------------------------------
+    return tuple(np.where(gone, np.nan, x) for x in ((before > 0) & (after <= 0), (before <= 0) & (after > 0)))
 
 
 def with_floor(cells, floor):
@@ -100,9 +92,6 @@ def candidate_coverage(text, task=None):
     return sum(bool(re.search(rf"candidate[ _-]?0?{i}(?!\d)", text, re.IGNORECASE)) for i in range(1, K + 1)) / K
 
 
-# -- where the cue is lost --------------------------------------------------------------------------
-
-
 def _texts(value):
     if isinstance(value, str):
         return [value]
@@ -113,12 +102,11 @@ def _texts(value):
 def cue_spans(state_text, task):
     """Sentences of a projected state's evidence that say something of their own, as sets of words.
 
-    A word is the sentence's own when neither the question nor a candidate holds it; a sentence with fewer than
-    three of them carries no cue, for it only repeats what every prompt shows.
+    A word is a sentence's own when neither question nor candidates hold it; with fewer than three it carries no cue.
     """
     shown = set(terms(" ".join([task["question"], *(c["text"] for c in task["candidates"])])))
     texts = _texts(json.loads(state_slice(state_text, "evidence")))
-    sentences = [s for text in texts for s in re.split(r"(?<=[.!?;])\s+", text)]
+    sentences = (s for text in texts for s in re.split(r"(?<=[.!?;])\s+", text))
     own = [frozenset(terms(s)) - shown for s in sentences]
     return [words for words in dict.fromkeys(own) if len(words) >= OWN_WORDS]
 
@@ -143,38 +131,33 @@ def cue_loss(before_text, after_text, rationale, task):
     return {"label": label, "spans": len(spans), "in_state": in_state, "in_rationale": in_rationale}
 
 
-# -- one row a transition ---------------------------------------------------------------------------
-
-
 def step_table(ends, energies, study, scale=1.0):
     """Every diagnostic of every transition under one channel, a DataFrame indexed by (trajectory_id, step).
 
     Parameters
     ----------
-    ends : DataFrame of endpoints of one channel and one wave; energies : (m, B, K) array, nats
-        Both from ``reducers.endpoint_energies``; layout 0 comes first.
+    ends, energies : ``reducers.endpoint_energies`` of one channel and one wave; layout 0 comes first
     study : Study, for the reviewed targets
     scale : float, temperature scale of the beliefs
 
     Notes
     -----
-    Columns, in nats: ``gain_b1``, ``gain_b4`` (Equation 3, strongest competitor; the fixed layout, and the mean over
-    layouts), ``rest_b4`` (the same against all others together), ``before``, ``after`` (margins of the fixed layout),
-    ``entropy``, ``surprise`` (fixed layout), ``entropy_b4``, ``surprise_b4`` (all layouts); ``damage``, ``repair``; and
-    ``top_before``, ``top_after``, the largest belief of the fixed layout.
+    Columns, in nats: ``gain_b1``, ``gain_b4`` (Equation 3; the fixed layout, and the mean over layouts), ``rest_b4``
+    (against all others together), ``before``, ``after`` (margins of the fixed layout), ``entropy``, ``surprise`` (fixed
+    layout), ``entropy_b4``, ``surprise_b4`` (all); ``damage``, ``repair``; ``top_before``, ``top_after`` (top belief).
     """
     names, states = ends["trajectory_id"].unique(), np.sort(ends["state"].unique())
     place = pd.Series(np.arange(len(ends)), index=pd.MultiIndex.from_frame(ends[["trajectory_id", "state"]]))
     steps = pd.MultiIndex.from_product([names, states[1:]], names=["trajectory_id", "step"])
     cube = np.concatenate([energies, np.full((1, *energies.shape[1:]), np.nan)])  # last: an endpoint not planned
     of, number = (steps.get_level_values(level) for level in ("trajectory_id", "step"))
-    sides = [cube[place.reindex(pd.MultiIndex.from_arrays([of, at])).fillna(-1).astype(int)] for at in (number - 1, number)]
+    pairs = (pd.MultiIndex.from_arrays([of, at]) for at in (number - 1, number))
+    sides = [cube[place.reindex(pair).fillna(-1).astype(int)] for pair in pairs]
     target = np.repeat(np.array([study.target(name) for name in of])[:, None], cube.shape[1], axis=1)
     (near_before, near), (rest_before, rest) = (
         [margin(side, target) for side in sides] for margin in (competitor_margin, target_margin)
     )
     p, q = (beliefs(side, scale) for side in sides)
-    damage, repair = crossings(near_before[:, 0], near[:, 0])
     columns = {
         "gain_b1": near[:, 0] - near_before[:, 0],
         "gain_b4": (near - near_before).mean(axis=1),
@@ -185,8 +168,7 @@ def step_table(ends, energies, study, scale=1.0):
         "surprise": surprise(p[:, :1], q[:, :1]),
         "entropy_b4": entropy_movement(p, q),
         "surprise_b4": surprise(p, q),
-        "damage": damage,
-        "repair": repair,
+        **dict(zip(("damage", "repair"), crossings(near_before[:, 0], near[:, 0]), strict=True)),
         "top_before": p[:, 0].max(axis=-1),
         "top_after": q[:, 0].max(axis=-1),
     }
@@ -212,16 +194,12 @@ def state_difference(before_text, after_text):
 
 
 def check_cues(labels, study, kind="rationale-128"):
-    """The rule beside the hand, as a DataFrame (trajectory_id, step, rule, hand).
-
-    One row for every transition of :func:`read_cue_labels` that is in the study and whose after-state has a frozen
-    rationale.
-    """
+    """The rule beside the hand (trajectory_id, step, rule, hand) for labelled transitions with a frozen rationale."""
     rows = []
     for name, step, hand in labels.itertuples(index=False):
-        rationale = name in study.trajectories and study.view(name, step, kind)
-        if rationale:
-            found = cue_loss(*study.states[name][step - 1 : step + 1], rationale, study.task(name))
+        if rationale := name in study.trajectories and study.view(name, step, kind):
+            states = study.states[name]
+            found = cue_loss(states[step - 1], states[step], rationale, study.task(name))
             rows.append((name, step, found["label"], hand))
     return pd.DataFrame(rows, columns=["trajectory_id", "step", "rule", "hand"])
 

@@ -1,7 +1,7 @@
 """Trajectory-block bootstrap: draw trajectories once, use the same draws for everything.
 
-A bootstrapped mean is (W @ sums) / (W @ counts), W the draw-by-trajectory counts, so a contrast of
-bootstrapped means is the bootstrapped contrast. A trajectory drawn twice counts twice.
+A bootstrapped mean is (W @ sums) / (W @ counts), W the draw-by-trajectory counts, so a contrast of bootstrapped means
+is the bootstrapped contrast. A trajectory drawn twice counts twice.
 """
 
 import numpy as np
@@ -22,8 +22,7 @@ class TooFewTrajectories(ValueError):
 def _blocks(draws, n):
     """Sizes of the blocks in which draws of ``n`` trajectories are made, so that memory is bounded."""
     rows = max(1, _BLOCK // n)
-    for start in range(0, draws, rows):
-        yield min(rows, draws - start)
+    return [min(rows, draws - start) for start in range(0, draws, rows)]
 
 
 def _counts(rng, draws, n):
@@ -45,8 +44,8 @@ class TrajectoryDraws:
             raise ValueError("a transition has no trajectory_id, so it belongs to no block; fix the trace.")
         self.ids, self.draws, self.seed = np.unique(ids.astype(str)), int(draws), seed
         if len(self.ids) < 2:
-            said = "trajectory: an interval over trajectories needs at least two. Record more."
-            raise TooFewTrajectories(f"{len(self.ids)} {said}")
+            said = f"{len(self.ids)} trajectory: an interval over trajectories needs at least two. Record more."
+            raise TooFewTrajectories(said)
 
     def __len__(self):
         return len(self.ids)
@@ -69,8 +68,8 @@ class TrajectoryDraws:
     def means(self, values, trajectory_ids):
         """Observation-weighted means of q quantities and their bootstrap: a (q,) and a (draws, q) array.
 
-        ``values`` (m,) or (m, q) are observations, ``trajectory_ids`` (m,) theirs; NaN are left out of their quantity. A
-        draw that holds no observation of a quantity gives NaN.
+        ``values`` (m,) or (m, q) are observations, ``trajectory_ids`` (m,) theirs; NaN are left out of their quantity.
+        A draw that holds no observation of a quantity gives NaN.
         """
         sums, counts = self.totals(_columns(values), trajectory_ids)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -122,8 +121,7 @@ def interval(replicates, level=0.95, *, method="percentile", n=None, point=None)
     -----
     A bootstrap over few units is too narrow: its variance is (n - 1) / n of the unbiased one, and its tails are
     normal instead of Student's. ``expanded`` corrects both in the level, to norm.cdf(sqrt(n / (n - 1)) t_{n-1}(tail)),
-    and keeps the replicates' asymmetry (Hesterberg 2015, "What teachers should know about the bootstrap").
-    ``make coverage`` compares the three.
+    and keeps the replicates' asymmetry (Hesterberg 2015). ``make coverage`` compares the three.
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r}; use one of {', '.join(METHODS)}.")
@@ -151,16 +149,14 @@ def _with_spread(replicates, low, high):
 
 def holders(values, trajectory_ids):
     """How many trajectories hold a value that is not NaN; for several columns, in any of them."""
-    values = np.asarray(values, float).reshape(len(trajectory_ids), -1)
-    return len(np.unique(np.asarray(trajectory_ids).astype(str)[~np.isnan(values).all(axis=1)]))
+    return len(np.unique(np.asarray(trajectory_ids).astype(str)[~np.isnan(_columns(values)).all(axis=1)]))
 
 
 def means_by(draws, values, trajectory_ids, groups, order, *, level=0.95, method="percentile"):
     """Means of each quantity within groups of observations, over the shared draws.
 
-    ``values`` is a DataFrame, one row an observation and one column a quantity, ``groups`` gives each observation's
-    group, ``order`` lists (group, its name). Returns one row a group and quantity: group, quantity, n (observations),
-    trajectories (that hold one), mean, low, high.
+    ``values`` is a DataFrame, one column a quantity, ``groups`` gives each row's group, ``order`` lists (group, name).
+    Returns one row a group and quantity: group, quantity, n (rows), trajectories (that hold one), mean, low, high.
     """
     rows = []
     for group, name in order:
@@ -188,12 +184,10 @@ def leave_one_out(values, trajectory_ids):
 def auc(scores, outcomes):
     """Probability that a success outranks a failure; ties count half. NaN where a score is missing."""
     scores, outcomes = np.asarray(scores, float), _both_outcomes(outcomes)
-    success, failure = scores[outcomes], scores[~outcomes]
-    return float(_win_shares(success, failure, np.ones((1, len(failure)))).mean())
+    return float(_win_shares(scores[outcomes], scores[~outcomes], np.ones((1, (~outcomes).sum()))).mean())
 
 
 def _both_outcomes(outcomes):
-    """Outcomes as booleans; ValueError where one is missing or all are the same."""
     if pd.isna(np.asarray(outcomes, dtype=object)).any():
         raise ValueError("a trajectory has no stored outcome; leave it out before ranking.")
     outcomes = np.asarray(outcomes, bool)
@@ -224,8 +218,7 @@ def auc_draws(scores, outcomes, draws=DRAWS, seed=SEED):
     scores, outcomes = np.asarray(scores, float), _both_outcomes(outcomes)
     pairs = [(column[outcomes], column[~outcomes]) for column in scores.T]
     streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2)]
-    sizes = (int(outcomes.sum()), int((~outcomes).sum()))
-    replicates = []
+    sizes, replicates = (int(outcomes.sum()), int((~outcomes).sum())), []
     for block in _blocks(draws, len(outcomes)):
         success, failure = (_counts(rng, block, size) for rng, size in zip(streams, sizes, strict=True))
         wins = [(success * _win_shares(s, f, failure)).sum(axis=1) / sizes[0] for s, f in pairs]

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 def fit_logistic(x, y, ridge=1.0):
     """Coefficients (p,) of a logistic regression that minimises the summed loss + ridge/2 |theta|^2.
 
-    ``x`` (n, p) are features, with a column of ones if an intercept is wanted; ``y`` (n,) holds 0 and 1, both.
+    ``x`` (n, p) has a column of ones if an intercept is wanted; ``y`` (n,) holds 0 and 1, both.
     """
     model = LogisticRegression(C=1 / ridge, fit_intercept=False, solver="newton-cholesky", tol=1e-10, max_iter=200)
     return model.fit(x, y).coef_[0]
@@ -21,10 +21,7 @@ def point_loss(theta, x, y):
 
 
 def up_weighting(test_gradient, curvature, gradients):
-    """Influence of up-weighting examples on a test loss: -grad L_test' H^-1 grad L(z), one value an example.
-
-    Takes the test loss's gradient (p,), the Hessian (p, p) and the examples' gradients (n, p).
-    """
+    """Influence of up-weighting each of n examples on a test loss, by gradients and Hessian: -g_test' H^-1 g."""
     return -np.asarray(gradients, float) @ np.linalg.solve(curvature, test_gradient)
 
 

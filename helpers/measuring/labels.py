@@ -36,18 +36,14 @@ def normalise(token):
 
 
 def usable(value):
-    """Whether a number can be a log-probability.
-
-    NaN, infinities, positive values and the fillers that endpoints return (-9999, -100) cannot.
-    """
+    """Whether a value can be a log-probability; NaN, infinities, positive ones and fillers (-9999, -100) cannot."""
     return isinstance(value, (int, float)) and math.isfinite(value) and -1000 < value <= 0 and value != -100
 
 
 def says_nothing(value):
     """Whether a value leaves open how likely its token is: NaN, null, text, a positive number.
 
-    A filler (-9999, -100, minus infinity) does not: it stands for a token that is hardly ever said, so another variant
-    of the same label still counts.
+    A filler (-9999, minus infinity) stands for a token that is hardly ever said, so another variant still counts.
     """
     return not isinstance(value, (int, float)) or math.isnan(value) or value > 0
 
@@ -55,10 +51,9 @@ def says_nothing(value):
 def read_labels(tokens, logprobs, labels):
     """Labels of one answer, by the definition (the slow, plain version of :func:`label_matrix`).
 
-    ``tokens`` and ``logprobs`` are the alternatives of the first generated token, as received, or None. Two lists of
-    unequal length do not tell which value belongs to which token, so they are read as no log-probabilities. The bound of
-    a label that was not returned is min(smallest returned, log of the residual mass); one that came back with a sentinel
-    may have all the mass that no other token has.
+    ``tokens`` and ``logprobs`` are the alternatives of the first generated token, as received, or None; two lists of
+    unequal length are read as no log-probabilities. The bound of a label that was not returned is min(smallest
+    returned, log of the residual mass); one with a sentinel may have all the mass that no other token has.
     """
     if not tokens or not logprobs or len(tokens) != len(logprobs):
         gone = (math.nan,) * len(labels)
@@ -84,18 +79,13 @@ def read_labels(tokens, logprobs, labels):
 
 
 def label_matrix(tokens, logprobs, labels):
-    """Labels of many answers at once.
-
-    Parameters
-    ----------
-    tokens, logprobs : pyarrow ListArray of string, ListArray of double, length n
-    labels : tuple of L str
+    """The L labels of n answers at once, from two pyarrow ListArrays, of string and of double.
 
     Returns
     -------
-    values : (n, L) array of float, in nats; NaN where missing
+    values : (n, L) array, nats; NaN where missing
     sentinel : (n, L) array of bool; True where a label came back and is missing all the same
-    mass : (n,) array of float; summed probability of the labels, NaN without log-probabilities
+    mass : (n,) array; summed probability of the labels, NaN without log-probabilities
     """
     n, width = len(tokens), len(labels)
     lengths, values_per_row = (np.asarray(a.value_lengths().fill_null(0)) for a in (tokens, logprobs))
@@ -116,10 +106,8 @@ def label_matrix(tokens, logprobs, labels):
     share = np.bincount(cell[readable], np.exp(flat[readable] - top[cell[readable]]), n * width)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = np.where(share > 0, top + np.log(share), np.nan).reshape(n, width)
-    spoiled, silent = (
-        np.bincount(cell[(codes >= 0) & bad], minlength=n * width).reshape(n, width) > 0
-        for bad in (~good, np.isnan(flat) | (flat > 0))
-    )
+    bad = (~good, np.isnan(flat) | (flat > 0))
+    spoiled, silent = (np.bincount(cell[(codes >= 0) & b], minlength=n * width).reshape(n, width) > 0 for b in bad)
     values = np.where(silent, np.nan, values)
     mass = np.where(lengths > 0, np.nansum(np.exp(values), axis=1), np.nan)
     return values, spoiled & np.isnan(values), mass

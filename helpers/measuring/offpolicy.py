@@ -14,10 +14,9 @@ class NoSupport(ValueError):
 def ratios(target, logged):
     """Importance ratios pi / beta (n, T) of the decisions that were taken; NoSupport where beta is 0 and pi is not."""
     target, logged = np.asarray(target, float), np.asarray(logged, float)
-    gap = (logged <= 0) & (target > 0)
-    if gap.any():
+    if gaps := int(((logged <= 0) & (target > 0)).sum()):
         raise NoSupport(
-            f"{int(gap.sum())} logged decisions have propensity 0 and probability above 0 under the new policy; "
+            f"{gaps} logged decisions have propensity 0 and probability above 0 under the new policy; "
             "the log holds nothing about them."
         )
     return np.divide(target, logged, out=np.zeros_like(target), where=logged > 0)

@@ -4,7 +4,7 @@ Arrays in, arrays out. NaN means missing and spreads; nothing is imputed, clippe
 Equation numbers are those of the ASV paper.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,9 +20,6 @@ LAYOUT_MARGINS = tuple(f"layout_{s}" for s in LAYOUTS)
 
 class IncompleteFace(ValueError):
     """An interaction was asked for without all of its four corners."""
-
-
-# -- energies ---------------------------------------------------------------------------------------
 
 
 def align_labels(values, layouts):
@@ -42,8 +39,8 @@ def binary_energy(yes, no):
 def layout_reduction(energies, tau=1.0):
     """Average candidate energies (..., S, K) over S cyclic layouts, centred within each (Equation 8).
 
-    Returns (..., K), nats: (tau / S) sum over s of [l_s(c) - mean over c of l_s(c)]; NaN if any part is missing. ``tau``
-    is the sampling temperature; it applies only where log-probabilities are temperature-scaled.
+    Returns (..., K), nats: (tau / S) sum over s of [l_s(c) - mean over c of l_s(c)]; NaN if any part is missing.
+    ``tau`` is the sampling temperature; it applies only where log-probabilities are temperature-scaled.
     """
     return tau * _centred(energies).mean(axis=-2)
 
@@ -57,10 +54,8 @@ def latin_square_shares(energies):
     """What the label log-probabilities of an endpoint follow: the candidate, its letter, or neither.
 
     Over the four cyclic layouts every candidate stands once at every letter, so an endpoint's 16 values, centred
-    within each layout, are a Latin square and their sum of squares splits exactly.
-
-    Takes energies (n, K, K), nats, by layout and candidate; returns (n, 3), the shares of candidate, letter and rest,
-    which sum to one, NaN where a value is missing.
+    within each layout, are a Latin square and their sum of squares splits exactly. Takes energies (n, K, K), nats, by
+    layout and candidate; returns (n, 3): shares of candidate, letter and rest, NaN where a value is missing.
     """
     centred = _centred(energies)
     size = centred.shape[-1]
@@ -77,15 +72,12 @@ def target_margin(energies, target):
 
     Parameters
     ----------
-    energies : (..., K) array of float
-        Candidate energies in nats. A constant added to all K cancels.
-    target : (...) array of int
-        Position of the reviewed target on the last axis.
+    energies : (..., K) array, candidate energies in nats; a constant added to all K cancels
+    target : (...) array of int, position of the reviewed target on the last axis
 
     Returns
     -------
-    (...) array of float, in nats
-        L_g - log(sum of exp(L_c), c != g); NaN where any of the K is missing.
+    (...) array, nats: L_g - log(sum of exp(L_c), c != g); NaN where any of the K is missing
     """
     return _margin(energies, target, lambda rest: np.logaddexp.reduce(rest, axis=-1))
 
@@ -112,9 +104,6 @@ def wave_reduction(margins, weights=None):
     return margins @ weights
 
 
-# -- contrasts --------------------------------------------------------------------------------------
-
-
 def gain(after, before):
     """Agent Step Value of one channel, F(x+) - F(x-), in nats (Equation 3)."""
     return np.asarray(after, float) - np.asarray(before, float)
@@ -123,9 +112,9 @@ def gain(after, before):
 def interaction(after_1, after_0, before_1, before_0):
     """State-by-channel interaction F11 - F10 - F01 + F00, in nats (Equation 1).
 
-    The first index is the state (after = 1), the second the channel. IncompleteFace is raised when a
-    corner is None or, for a single transition, NaN: without it the interaction is not identified (Proposition 1).
-    In an array a NaN corner leaves its own transition NaN.
+    The first index is the state (after = 1), the second the channel. IncompleteFace where a corner is None or, for a
+    single transition, NaN: without it the interaction is not identified (Proposition 1). In an array a NaN corner
+    leaves its own transition NaN.
     """
     corners = {"F11": after_1, "F10": after_0, "F01": before_1, "F00": before_0}
     absent = [name for name, value in corners.items() if value is None or (np.ndim(value) == 0 and np.isnan(value))]
@@ -139,18 +128,18 @@ def interaction(after_1, after_0, before_1, before_0):
 
 def diagonal(after_1, before_0):
     """F1(x+) - F0(x-): reference gain, channel shift and interaction in one number. NOT identified."""
-    return np.asarray(after_1, float) - np.asarray(before_0, float)
+    return gain(after_1, before_0)
 
 
 def symmetric_allocation(before_before, after_before, before_after, after_after):
-    """Allocation of the diagonal change of the retrieval face to state and view (Equation 4).
+    """Allocation of the diagonal change of the retrieval face to state and view (Equation 4), in nats.
 
-    Takes F(x-, r-), F(x+, r-), F(x-, r+), F(x+, r+) in nats, state first, frozen view second; returns C_x and C_r, which
-    add up to F(x+, r+) - F(x-, r-).
+    From F(x-, r-), F(x+, r-), F(x-, r+), F(x+, r+), state first, view second, to C_x and C_r, which add up to
+    F(x+, r+) - F(x-, r-).
     """
-    state = 0.5 * (gain(after_before, before_before) + gain(after_after, before_after))
-    view = 0.5 * (gain(before_after, before_before) + gain(after_after, after_before))
-    return state, view
+    state = gain(after_before, before_before) + gain(after_after, before_after)
+    view = gain(before_after, before_before) + gain(after_after, after_before)
+    return 0.5 * state, 0.5 * view
 
 
 def disagrees(gain_1, gain_0):
@@ -172,15 +161,11 @@ def sign_shares(gains):
 
 
 def chance_disagreement(up_1, down_1, up_0, down_0):
-    """Share of opposite signs that two gains would have, were they unrelated: what a disagreement is held against.
-
-    Takes the shares of positive and of negative gains under each channel, floats or (draws,) arrays.
-    """
+    """Share of opposite signs, were two gains unrelated, from the shares of positive and negative ones of each."""
     return up_1 * down_0 + down_1 * up_0
 
 
-@dataclass(frozen=True)
-class SignCounts:
+class SignCounts(NamedTuple):
     """How two gains' signs relate over complete transitions; exact zeros are their own class."""
 
     pos_neg: int
@@ -196,18 +181,15 @@ class SignCounts:
 
 def sign_counts(gain_0, gain_1):
     """SignCounts of a reference gain and an alternative gain; pairs with a missing gain are left out."""
-    a, b = np.asarray(gain_0, float), np.asarray(gain_1, float)
-    a, b = a[~np.isnan(a + b)], b[~np.isnan(a + b)]
-    pos_neg, neg_pos = int(((a > 0) & (b < 0)).sum()), int(((a < 0) & (b > 0)).sum())
-    zero = int(((a == 0) | (b == 0)).sum())
-    return SignCounts(pos_neg, neg_pos, len(a) - pos_neg - neg_pos - zero, zero)
+    a, b = np.sign(np.asarray(gain_0, float)), np.sign(np.asarray(gain_1, float))
+    kinds = (a > 0) & (b < 0), (a < 0) & (b > 0), a * b > 0, a * b == 0
+    return SignCounts(*(int(kind.sum()) for kind in kinds))
 
 
 def retry_disagreement(reference, alternative):
-    """Cross-channel and same-channel sign disagreement per transition, two (n,) arrays, over two waves (B.1).
+    """Cross-channel and same-channel sign disagreement of each transition, from gains (n, 2) in two waves (B.1).
 
-    Takes the two channels' gains (n, 2) in wave 1 and wave 2, nats; returns the mean over the four cross-channel wave
-    pairings and the mean over the two same-channel pairings.
+    The first (n,) is the mean over the four cross-channel wave pairings, the second over the two same-channel pairings.
     """
     a, b = np.asarray(reference, float), np.asarray(alternative, float)
     cross = np.mean([disagrees(a[:, i], b[:, j]) for i in (0, 1) for j in (0, 1)], axis=0)
@@ -217,12 +199,8 @@ def retry_disagreement(reference, alternative):
 
 def trimmed_mean(values, share=0.1):
     """Mean without the given share of values at each end (the count cut is rounded down); NaN if any is missing."""
-    values = np.asarray(values, float)
     # A NaN would sort last and be cut as if it were the largest value.
-    return np.nan if np.isnan(values).any() else trim_mean(values, share)
-
-
-# -- from cells to endpoint margins ------------------------------------------------------------------
+    return np.nan if np.isnan(np.asarray(values, float)).any() else trim_mean(values, share)
 
 
 def candidate_gaps(cells):
@@ -235,19 +213,16 @@ def candidate_gaps(cells):
 def endpoint_energies(cells):
     """Candidate energies of every (trajectory, state, channel, wave) of :class:`Cells`, layout by layout.
 
-    Returns
-    -------
-    ends : DataFrame of m endpoints in the order of the plan
-    energies : (m, S, K) array, nats; layouts in ascending order, candidates by identity; NaN where missing
+    Returns a DataFrame of the m endpoints in the order of the plan, and energies (m, S, K), nats: layouts in ascending
+    order, candidates by identity, NaN where missing.
     """
-    plan, values = cells.plan, cells.values
+    plan, values, layout = cells.plan, cells.values, cells.plan["layout"].to_numpy()
     number = plan.groupby(_ENDPOINT, sort=False, dropna=False).ngroup().to_numpy()
     ends = plan.loc[~plan.duplicated(_ENDPOINT), _ENDPOINT].reset_index(drop=True)
-    layouts = np.sort(plan["layout"].unique())
-    slot = np.searchsorted(layouts, plan["layout"].to_numpy())
+    layouts, slot = np.unique(layout, return_inverse=True)
     energies = np.full((len(ends), len(layouts), K), np.nan)
     joint = (plan["readout"] == "joint").to_numpy()
-    energies[number[joint], slot[joint]] = align_labels(values[joint], plan["layout"].to_numpy()[joint])
+    energies[number[joint], slot[joint]] = align_labels(values[joint], layout[joint])
     binary = ~joint
     assessed = plan["assessed"].to_numpy()[binary]
     energies[number[binary], slot[binary], assessed] = binary_energy(values[binary, 0], values[binary, 1])
@@ -257,9 +232,9 @@ def endpoint_energies(cells):
 def endpoint_margins(cells, study, tau=1.0):
     """One row per (trajectory, state, channel, wave): its target margin and what it rests on.
 
-    ``study`` knows the reviewed targets, ``tau`` is that of :func:`layout_reduction`. Returns a DataFrame with the
-    endpoint's columns, ``margin`` (layouts reduced first), ``layout_0`` … ``layout_3`` (margin of one layout alone),
-    ``energy_0`` … ``energy_3`` (reduced candidate energies), all in nats, and ``complete``.
+    ``study`` knows the reviewed targets, ``tau`` is that of :func:`layout_reduction`. Columns are the endpoint's own,
+    ``margin`` (layouts reduced first), ``layout_0`` … ``layout_3`` (margin of one layout alone), ``energy_0`` …
+    ``energy_3`` (reduced candidate energies), all in nats, and ``complete``.
     """
     ends, energies = endpoint_energies(cells)
     layouts = np.sort(cells.plan["layout"].unique())
@@ -279,13 +254,9 @@ def _targets(ends, study):
 def state_beliefs(cells, study, tau=1.0):
     """Beliefs over the candidates at every state of the complete trajectories, averaged over layouts.
 
-    The cells are those of one channel and one wave; ``tau`` is that of :func:`layout_reduction`.
-
-    Returns
-    -------
-    ends : DataFrame, one row a state, of the m states whose trajectory lacks no layout of any planned state
-    beliefs : (m, K) array, probabilities
-    target : (m,) array of int, position of the reviewed target
+    The cells are those of one channel and one wave; ``tau`` is that of :func:`layout_reduction`. Returns a DataFrame of
+    the m states whose trajectory lacks no layout of any planned state, their beliefs (m, K), and the position of their
+    reviewed targets (m,).
     """
     ends, energies = endpoint_energies(cells)
     beliefs = softmax(tau * energies, axis=-1).mean(axis=1)
@@ -299,15 +270,13 @@ def view_interactions(margins, states):
     """Gains and interactions of two views at every vertex of a bridge (Equation 5), in nats.
 
     ``margins`` is a Series indexed by (trajectory_id, vertex, view, state), with the views ``quote`` and ``generated``;
-    ``states`` are (before, after). Returns a DataFrame, one row a trajectory: ``quote_v``, ``generated_v`` (gains) and
-    ``D_v`` (generated minus quote) for each vertex v.
+    ``states`` are (before, after). Returns, one row a trajectory, ``quote_v``, ``generated_v`` (gains) and ``D_v``
+    (generated minus quote) for each vertex v.
     """
-    wide = margins.unstack(["vertex", "view", "state"])
-    out = {}
+    wide, out = margins.unstack(["vertex", "view", "state"]), {}
     for v in sorted(margins.index.unique("vertex")):
-        for view in ("quote", "generated"):
-            out[f"{view}_{v}"] = gain(wide[v, view, states[1]], wide[v, view, states[0]])
-        out[f"D_{v}"] = out[f"generated_{v}"] - out[f"quote_{v}"]
+        quote, generated = (wide[v, view, states[1]] - wide[v, view, states[0]] for view in ("quote", "generated"))
+        out |= {f"quote_{v}": quote, f"generated_{v}": generated, f"D_{v}": generated - quote}
     return pd.DataFrame(out, index=wide.index)
 
 
@@ -315,8 +284,7 @@ def without_begun(cells, least=0.5):
     """The cells without trajectories of which no more than the share ``least`` of the planned cells is recorded.
 
     A recording may have been stopped, and sections share cells: such a trajectory would come in with the few
-    transitions that happen to be there. This is decided by what was asked, not by any answer; of the trajectories
-    that stay a transition counts when its own cells are complete.
+    transitions that happen to be there. What was asked decides, not any answer.
     """
     names = cells.plan["trajectory_id"]
     recorded = pd.Series(cells.answered).groupby(names).mean()
@@ -324,17 +292,14 @@ def without_begun(cells, least=0.5):
 
 
 def transition_gains(margins, *, column="margin", by):
-    """Gains of every transition, one column a channel, as a DataFrame indexed by (trajectory_id, step).
+    """Gains F(x_step) - F(x_{step-1}), nats, by (trajectory_id, step), one column a channel; NaN where incomplete.
 
     Parameters
     ----------
     margins : DataFrame from :func:`endpoint_margins`, one wave
-    column : str, which margin to difference: F(x_step) - F(x_{step-1}), nats, NaN where incomplete
-    by : str or list of str, endpoint column(s) that tell the channels apart
-
-    Raises
-    ------
-    ValueError when two endpoints share trajectory, state and ``by``: averaging them would hide a missing one.
+    column : str, which margin to difference
+    by : str or list of str, endpoint column(s) that tell the channels apart; ValueError when two endpoints share
+        trajectory, state and these: averaging them would hide a missing one
     """
     cell = ["trajectory_id", "state", *([by] if isinstance(by, str) else by)]
     twice = margins[margins.duplicated(cell)]

@@ -5,6 +5,8 @@ the view's support field supports: ``{"trajectory_id", "state", "kind", "support
 ``round`` than 1 says that the label was given after the parser had been changed by what the earlier ones showed.
 """
 
+import itertools
+
 import numpy as np
 import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
@@ -32,17 +34,13 @@ def parsed(study, name, text, by_text=True):
 
 
 def before_claims(study, kinds, state):
-    """Supported concrete candidates per frozen view of one state that holds no artifact yet.
-
-    Returns a DataFrame: trajectory_id, kind, supported (count; NaN where the view cannot be read).
-    """
+    """Supported concrete candidates (count; NaN: unreadable) per frozen view of a state that holds no artifact yet."""
     rows = []
-    for name in (n for n, t in study.trajectories.items() if not t.states[state].get("artifacts")):
-        texts = {kind: study.views.get(view_id(name, state, kind)) for kind in kinds}
-        for kind, text in texts.items():
-            if text is not None:
-                found = parsed(study, name, text)
-                rows.append((name, kind, np.nan if found is None else len(found)))
+    for name, kind in itertools.product(study.trajectories, kinds):
+        text = study.views.get(view_id(name, state, kind))
+        if text is not None and not study.trajectories[name].states[state].get("artifacts"):
+            found = parsed(study, name, text)
+            rows.append((name, kind, np.nan if found is None else len(found)))
     return pd.DataFrame(rows, columns=["trajectory_id", "kind", "supported"])
 
 

@@ -11,8 +11,8 @@ from helpers.study.files import DataError, read_jsonl
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # no value is turned into another type
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 EXPECTED = {
-    "string_type": "text", "int_type": "a whole number", "float_type": "a number", "finite_number": "a finite number",
-    "bool_type": "true or false", "list_type": "a list", "dict_type": "an object of fields", "model_type": "an object of fields",
+    "string_type": "text", "int_type": "a whole number", "float_type": "a number", "bool_type": "true or false",
+    "list_type": "a list", "dict_type": "an object of fields", "model_type": "an object of fields",
 }  # fmt: skip
 
 
@@ -23,10 +23,11 @@ class Row(BaseModel):
 
 
 def sentences(error, model):
-    """A ValidationError as sentences, each of which names its field; a ValueError of a check says its own, one a line."""
+    """A ValidationError as sentences, each naming its field; a ValueError of a check says its own, one a line."""
     found = {}
     for part in error.errors(include_url=False):
-        where = re.sub(r"(\w+?)s?\.(\d+)\b\.?", lambda m: f"{m[1]} {int(m[2]) + 1}: ", ".".join(map(str, part["loc"])))
+        where = ".".join(map(str, part["loc"]))
+        where = re.sub(r"(\w+?)s?\.(\d+)\b\.?", lambda m: f"{m[1]} {int(m[2]) + 1}: ", where)
         kind, value, ctx = part["type"], part["input"], part.get("ctx", {})
         if kind == "value_error":
             said = str(ctx["error"])
@@ -55,13 +56,13 @@ def problems(model, row):
     return []
 
 
-def sound(rows, model, noun, key):
+def sound(rows, model, noun, key, where=""):
     """The rows unchanged; DataError with every problem of every row, each by the row's ``key``, which is there once."""
     found = [f"{noun} {row.get(key) or f'(no {key})'}: {said}" for row in rows for said in problems(model, row)]
     counts = Counter(str(row.get(key)) for row in rows)
     found += [f"{noun} {name}: the {key} appears {n} times." for name, n in counts.items() if n > 1]
     if found:
-        raise DataError("\n".join(found))
+        raise DataError("\n".join(where + said for said in found))
     return rows
 
 
@@ -69,7 +70,4 @@ def load(path, check):
     """Rows of a JSON Lines file that ``check`` accepts, in file order; DataError names the file."""
     if not (rows := read_jsonl(path)):
         raise DataError(f"{path}: holds no row.")
-    try:
-        return check(rows)
-    except DataError as error:
-        raise DataError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+    return check(rows, where=f"{path}: ")

@@ -5,19 +5,11 @@ import os
 import re
 from pathlib import Path
 
-
-class DataError(ValueError):
-    """A frozen input is unusable. The message names the file, the line or id, and what to do."""
-
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may leave half a character behind
 
 
-def _encodable(row):
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+class DataError(ValueError):
+    """A frozen input is unusable. The message names the file, the line or id, and what to do."""
 
 
 def read_jsonl(path, *, missing_ok=False):
@@ -28,32 +20,33 @@ def read_jsonl(path, *, missing_ok=False):
     path = Path(path)
     if missing_ok and not path.exists():
         return []
-    if not path.exists():
-        raise DataError(f"{path}: no such file. Check the path in params/, or restore it from the repository.")
     try:
         text = path.read_text(encoding="utf-8-sig")  # a byte order mark is no part of the text
+    except FileNotFoundError:
+        said = "no such file. Check the path in params/, or restore it from the repository."
+        raise DataError(f"{path}: {said}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text (byte {error.start}). Save the file as UTF-8.") from None
-    rows = []
     # Not splitlines(): that also cuts at U+2028 and U+0085, which may stand inside a JSON string.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}: not valid JSON ({error.msg} at column {error.colno}). "
-                "Repair or remove that line."
-            ) from None
-        except (ValueError, RecursionError):
-            raise DataError(f"{path}, line {number}: holds a number too long or a nesting too deep to be read.") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}.")
-        if _HALF_CHARACTER.search(line) and not _encodable(row):
-            raise DataError(f"{path}, line {number}: holds half of a surrogate pair, a character that was cut; repair it.")
-        rows.append(row)
-    return rows
+    lines = enumerate(text.split("\n"), start=1)
+    return [_row(line, f"{path}, line {number}:") for number, line in lines if line.strip()]
+
+
+def _row(line, where):
+    try:
+        row = json.loads(line)
+        if _HALF_CHARACTER.search(line):
+            json.dumps(row, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        said = f"not valid JSON ({error.msg} at column {error.colno}). Repair or remove that line."
+        raise DataError(f"{where} {said}") from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where} holds half of a surrogate pair, a character that was cut; repair it.") from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{where} holds a number too long or a nesting too deep to be read.") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where} expected a JSON object, found {type(row).__name__}.")
+    return row
 
 
 def write_text(path, text):

@@ -1,7 +1,7 @@
 """Projection: the redacted text of a state that evaluators and generators read.
 
-A projection keeps the question and the evidence. It never holds what would tell the evaluator the
-answer or who asked: target, success, scores, labels, provider responses, ids, times, secrets.
+It keeps the question and the evidence, and never holds what would tell the answer or who asked: target, success,
+scores, labels, provider responses, ids, times, secrets.
 """
 
 import json
@@ -20,13 +20,10 @@ _FORBIDDEN_WORDS = frozenset(
     "finalscore groundtruth goldanswer goldlabel answerkey accesstoken privatekey".split()  # written as one word
 )
 # Runs of words that condemn a key when they stand in it one after the other.
-_FORBIDDEN_RUNS = tuple(
-    tuple(run.split())
-    for run in (
-        "answer key", "api key", "private key", "access key", "claim support", "citation precision", "time stamp", "final decision",
-        "raw output", "start time", "end time", "start date", "date time", "created", "updated", "started", "finished",
-    )
-)  # fmt: skip
+_FORBIDDEN_RUNS = re.compile(
+    "(?:^|_)(?:answer_key|api_key|private_key|access_key|claim_support|citation_precision|time_stamp|final_decision"
+    "|raw_output|start_time|end_time|start_date|date_time|created|updated|started|finished)(?:_|$)"
+)
 _FORBIDDEN_KEYS = frozenset("raw time headers family".split())
 _KEPT_IDS = frozenset({"doc_id", "candidate_id"})
 
@@ -65,8 +62,8 @@ def forbidden_key(key):
     if name in _KEPT_IDS:
         return False
     is_id = words[-1:] in (["id"], ["ids"], ["uuid"]) or (len(words) > 1 and words[-1] == "at")
-    in_a_row = any(tuple(words[i : i + len(run)]) == run for run in _FORBIDDEN_RUNS for i in range(len(words)))
-    return is_id or in_a_row or name in _FORBIDDEN_KEYS or bool(_FORBIDDEN_WORDS.intersection(words))
+    by_word = name in _FORBIDDEN_KEYS or _FORBIDDEN_WORDS.intersection(words)
+    return bool(is_id or by_word or _FORBIDDEN_RUNS.search(name))
 
 
 def redact(value):
@@ -83,14 +80,8 @@ def redact(value):
 
 
 def project(state, observation=None):
-    """Projection of a state as JSON text, one field a line.
-
-    Parameters
-    ----------
-    state : dict
-        Keys in the order in which they were last written; empty ones go last.
-    observation : str, optional
-        What the step that led here reported; it stands at the end.
+    """Projection of a state as JSON text, one field a line: keys in the order of their last writing, empty ones last
+    but for ``observation``, which is what the step that led here reported.
     """
     visible = redact(state)
     if observation:
@@ -100,7 +91,7 @@ def project(state, observation=None):
 
 
 def state_slice(state_text, name):
-    """A part of a projected state: ``full`` is all of it, ``evidence`` what was retrieved or extracted and nothing else."""
+    """A part of a projected state: ``full`` is all of it, ``evidence`` only what was retrieved or extracted."""
     if name == "full":
         return state_text
     visible = json.loads(state_text)
@@ -108,10 +99,7 @@ def state_slice(state_text, name):
 
 
 class Projected(Sequence):
-    """Projections of a trajectory's states x0 … xn, each made when it is first looked at.
-
-    A state after a step has that step's observation.
-    """
+    """Projections of states x0 … xn, each made when first looked at; one after a step has that step's observation."""
 
     def __init__(self, states, steps):
         self._states, self._steps, self._made = states, steps, {}
@@ -120,6 +108,8 @@ class Projected(Sequence):
         return len(self._states)
 
     def __getitem__(self, number):
+        if isinstance(number, slice):
+            return [self[k] for k in range(len(self))[number]]
         number = range(len(self))[number]
         if number not in self._made:
             observation = self._steps[number - 1].get("observation") if number else None

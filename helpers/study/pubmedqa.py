@@ -8,7 +8,11 @@ result belongs in an output folder and is not part of the project.
 import hashlib
 import json
 from pathlib import Path
+from typing import Literal
 
+from pydantic import RootModel
+
+from helpers.study.checks import Row, Text, problems
 from helpers.study.files import DataError, write_jsonl
 from helpers.study.tasks import FALLBACK, validate_library, validate_tasks
 
@@ -21,32 +25,35 @@ CANDIDATES = (
 )
 
 
+class _Record(Row):
+    QUESTION: Text
+    CONTEXTS: list[str]
+    final_decision: Literal[*(decision for _, decision, _ in CANDIDATES if decision)]
+
+
 def read_pubmedqa(path):
     """Records of a PubMedQA file as ``{pmid: record}``; DataError when it is something else."""
-    path = Path(path)
-    if not path.exists():
-        raise DataError(f"{path}: no such file. Give the path of pqal_dev.json or ori_pqal.json as PUBMEDQA=….")
     try:
-        records = json.loads(path.read_text(encoding="utf-8"))
+        records = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        said = "no such file. Give the path of pqal_dev.json or ori_pqal.json as PUBMEDQA=…."
+        raise DataError(f"{path}: {said}") from None
     except ValueError as error:
         raise DataError(f"{path}: not valid JSON ({str(error)[:80]}); download it again.") from None
-    needed = {"QUESTION", "CONTEXTS", "final_decision"}
-    if not isinstance(records, dict) or not all(isinstance(r, dict) and needed <= set(r) for r in records.values()):
-        raise DataError(f"{path}: not a labelled PubMedQA file; each record needs {', '.join(sorted(needed))}.")
+    if found := problems(RootModel[dict[str, _Record]], records):
+        raise DataError(f"{path}: not a labelled PubMedQA file: {' '.join(found[:3])}")
     return records
 
 
 def make_task(pmid, record):
     """One question as a task; the expert decision is the target."""
-    target = next(i for i, decision, _ in CANDIDATES if decision == record["final_decision"])
     return {
-        "task_id": f"pubmedqa-{pmid}",
-        "family": "intervention",
+        "task_id": f"pubmedqa-{pmid}", "family": "intervention",
         "question": " ".join(record["QUESTION"].split()),
         "candidates": [{"candidate_id": i, "text": text} for i, _, text in CANDIDATES],
-        "target": target,
+        "target": next(i for i, decision, _ in CANDIDATES if decision == record["final_decision"]),
         "source": {"pmid": pmid, "label": record["final_decision"], "year": _year(record)},
-    }
+    }  # fmt: skip
 
 
 def make_document(pmid, record):
@@ -67,9 +74,8 @@ def build(path, count, folder):
         raise DataError(f"N={count}: the file has {len(records)} questions; choose a number from 1 to {len(records)}.")
     ordered = sorted(records, key=lambda pmid: hashlib.sha256(pmid.encode()).hexdigest())
     tasks = validate_tasks([make_task(p, records[p]) for p in ordered[:count]])
-    library = [make_document(p, r) for p, r in sorted(records.items()) if r["CONTEXTS"]]
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_jsonl(folder / "tasks.jsonl", tasks)
-    write_jsonl(folder / "library.jsonl", validate_library(library))
+    library = validate_library([make_document(p, r) for p, r in sorted(records.items()) if r["CONTEXTS"]])
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    write_jsonl(Path(folder) / "tasks.jsonl", tasks)
+    write_jsonl(Path(folder) / "library.jsonl", library)
     return tasks

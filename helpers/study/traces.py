@@ -22,10 +22,7 @@ RETRIEVE = STEPS.index("retrieve")  # the step that takes state 3 to state 4
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One frozen trajectory: ``states[k]`` is x_k, ``steps[k]`` leads from x_k to x_{k+1}.
-
-    Dictionaries keep their keys in the order in which they were last written.
-    """
+    """``states[k]`` is x_k, its keys in the order of their last writing; ``steps[k]`` leads from x_k to x_{k+1}."""
 
     trajectory_id: str
     task_id: str
@@ -41,10 +38,7 @@ class Trajectory:
 
 
 def apply_patch(state, patch):
-    """Merge patch of RFC 7396; a key that is written moves to the end of its object.
-
-    The order makes consecutive states share their beginning, and so do their prompts.
-    """
+    """Merge patch of RFC 7396; a written key moves to the end, so that consecutive prompts share their beginning."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     merged = dict(state) if isinstance(state, dict) else {}
@@ -78,7 +72,7 @@ def _without_nulls(value):
     return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
 
 
-class Step(Row):
+class _Step(Row):
     action: Text
     mode: Literal[*MODES] = "deterministic"
     patch: dict = None
@@ -86,16 +80,14 @@ class Step(Row):
     after: dict = None
 
 
-class TrajectoryRow(Row):
-    """A line of a trajectories file."""
-
+class _Line(Row):
     trajectory_id: Annotated[str, StringConstraints(pattern=r"^[\w.:/@+-]+$")] = Field(
-        description="trajectories are what the bootstrap draws, and tables show the name as it is, so a trajectory_id is "
+        description="trajectories are what the bootstrap draws, and tables show their names, so a trajectory_id is "
         "text that holds letters, digits and . _ - : / @ + only; rename it"
     )
     task_id: Text
     x0: dict = None
-    steps: list[Step] = []
+    steps: list[_Step] = []
     final_score: float | None = Field(None, description="it is a number, or left out where it is not known")
     success: bool | None = Field(None, description="it is true, false, or left out where it is not known")
 
@@ -103,13 +95,14 @@ class TrajectoryRow(Row):
     def _together(self):
         for number, (step, expected) in enumerate(zip(self.steps, STEPS, strict=False), start=1):
             if step.action != expected:
-                raise ValueError(f"step {number}: action {step.action!r}, expected {expected!r}. The steps are {', '.join(STEPS)}.")
+                said = f"action {step.action!r}, expected {expected!r}. The steps are {', '.join(STEPS)}."
+                raise ValueError(f"step {number}: {said}")
         if len(self.steps) != len(STEPS):
             raise ValueError(f"{len(self.steps)} steps, expected {len(STEPS)}.")
         if None not in (self.final_score, self.success) and self.success != (self.final_score == 1):
             raise ValueError(
-                f"final_score is {self.final_score:g} and success {str(self.success).lower()}, but success means a final "
-                "score of 1; leave final_score out where success is judged otherwise."
+                f"final_score is {self.final_score:g} and success {str(self.success).lower()}, but success means a "
+                "final score of 1; leave final_score out where success is judged otherwise."
             )
         return self
 
@@ -117,11 +110,12 @@ class TrajectoryRow(Row):
 def parse_trajectory(row, where="trajectory"):
     """One JSON row as a Trajectory; DataError names the file, line and step."""
     where = f"{where} ({row.get('trajectory_id') or 'no trajectory_id'})"
-    if found := problems(TrajectoryRow, row):
+    if found := problems(_Line, row):
         raise DataError("\n".join(f"{where}: {said}" for said in found))
     score, success = row.get("final_score"), row.get("success")
     success = success if score is None else score == 1
-    return Trajectory(row["trajectory_id"], row["task_id"], tuple(_states(row, where)), tuple(row["steps"]), score, success)
+    states = tuple(_states(row, where))
+    return Trajectory(row["trajectory_id"], row["task_id"], states, tuple(row["steps"]), score, success)
 
 
 def _states(row, where):
@@ -148,30 +142,30 @@ def _states(row, where):
 def load_trajectories(path, tasks=None):
     """Trajectories of a JSONL file in file order; ids are unique and, given tasks, known and their questions kept."""
     found = {}
-    questions = None if tasks is None else {task["task_id"]: task["question"] for task in tasks}
+    known = None if tasks is None else {task["task_id"]: task for task in tasks}
     for number, row in enumerate(read_jsonl(path), start=1):
         trajectory = parse_trajectory(row, f"{path}, line {number}")
-        name, task = trajectory.trajectory_id, trajectory.task_id
+        name = trajectory.trajectory_id
         if name in found:
             raise DataError(f"{path}: trajectory_id {name!r} appears twice.")
-        if questions is not None and task not in questions:
-            raise DataError(f"{path}: trajectory {name!r} belongs to unknown task {task!r}.")
-        if questions is not None and (lost := _lost(questions[task], trajectory.states)) is not None:
-            raise DataError(
-                f"{path}: trajectory {name!r}: state {lost} does not hold the question of task {task!r}, so the evaluator "
-                'would not see it; put it into x0 as "question" and leave it there.'
-            )
+        if known is not None and trajectory.task_id not in known:
+            raise DataError(f"{path}: trajectory {name!r} belongs to unknown task {trajectory.task_id!r}.")
+        if known is not None:
+            _keeps_the_question(trajectory, known[trajectory.task_id]["question"], path)
         found[name] = trajectory
     return list(found.values())
 
 
-def _lost(question, states):
-    """Number of the first state that does not hold its task's question: some prompts show it by the state alone."""
+def _keeps_the_question(trajectory, question, path):
+    """DataError where a state does not hold its task's question: some prompts show it by the state alone."""
     written = json.dumps(question, ensure_ascii=False)[1:-1]
-    for number, state in enumerate(states):
+    for number, state in enumerate(trajectory.states):
         if state.get("question") != question and written not in json.dumps(state, ensure_ascii=False):
-            return number
-    return None
+            raise DataError(
+                f"{path}: trajectory {trajectory.trajectory_id!r}: state {number} does not hold the question of task "
+                f"{trajectory.task_id!r}, so the evaluator would not see it; put it into x0 as \"question\" and leave it "
+                "there."
+            )
 
 
 def acquired_artifact(trajectory):

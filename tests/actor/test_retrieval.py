@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.actor.retrieval import LibraryRetriever, PubMedRetriever, RetrievalError, plain_text
-from helpers.study.words import terms
+from helpers.study.tasks import terms
 
 ENTREZ = Path(__file__).resolve().parents[3] / "shared" / "data" / "ncbi_entrez"
 KEY = "planted-ncbi-key-7f3a9c"

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from helpers.actor.freeze import freeze
 from helpers.actor.retrieval import LibraryRetriever
 from helpers.actor.scenarios import PROMPTS
 from helpers.actor.workflow import (
@@ -14,7 +15,6 @@ from helpers.actor.workflow import (
     accept_verdict,
     audit_answer,
     best_sentences,
-    freeze,
     guess_type,
     is_supported,
     sentences,

@@ -4,24 +4,31 @@ import asyncio
 import json
 import os
 import resource
-from dataclasses import replace
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from helpers.asking.why_command import section_plan
 
 from helpers.asking import why as why_module
 from helpers.asking import why_command
 from helpers.asking.budget import money
-from helpers.asking.recordings import LATER, SCHEMA, Recordings, as_table
+from helpers.asking.embedded import file_sha256
+from helpers.asking.recordings import LATER, READ, SCHEMA, Recordings, as_table, channel_types
 from helpers.asking.why import COMPARED, nearest, stats, why
-from helpers.asking.why_command import section_plan
-from helpers.channels.channels import direct, generated
-from helpers.channels.plan import Study, add_keys
+from helpers.channels.channels import Channel, direct, generated
+from helpers.channels.plan import CELL, Study, add_keys
 from helpers.study.files import DataError
 from tests.conftest import ask, loopback_stack, obtained, run_child, tiny_plan
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def answer(key, **fields):
@@ -192,6 +199,76 @@ def test_failures_are_kept_apart_from_answers_and_vanish_with_an_answer(tmp_path
     assert store.table().num_rows == 0 and store.failures()["k1"] == "refused (HTTP 400)"
     store_with(tmp_path, answer("k1"))
     assert store.failures() == {"k2": "no usable answer"}
+
+
+# -- what is read, and how often ----------------------------------------------------------------------
+
+
+def test_the_schema_has_every_field_of_the_channel_with_the_type_of_its_annotation():
+    @dataclass(frozen=True)
+    class Wider(Channel):
+        persona: str = "none"
+        examples: int | None = None
+
+    assert set(CELL) <= set(SCHEMA.names) and len(SCHEMA.names) == len(set(SCHEMA.names))
+    types = channel_types(Wider)
+    assert list(types.items())[-2:] == [("persona", pa.string()), ("examples", pa.int16())]
+    assert {f.name: f.default for f in fields(Channel)}.items() >= LATER.items() and LATER["slice"] == "full"
+
+
+def test_a_field_that_is_added_to_the_channel_needs_no_edit_here(tmp_path):
+    """In another process, where the channel has a field more before anything of the module is loaded."""
+    source = (ROOT / "helpers/channels/channels.py").read_text(encoding="utf-8")
+    wider = source.replace('    slice: str = "full"\n', '    slice: str = "full"\n    persona: str = "none"\n')
+    assert wider != source
+    copied = tmp_path / "tree"
+    shutil.copytree(ROOT / "helpers", copied / "helpers")
+    (copied / "helpers/channels/channels.py").write_text(wider, encoding="utf-8")
+    code = (
+        "import sys; from helpers.asking.recordings import SCHEMA, Recordings; from helpers.asking.why import COMPARED;"
+        "table = Recordings(sys.argv[1], 'qwen-1.5b-t1.5').table();"
+        "print(table.schema == SCHEMA, set(table['persona'].to_pylist()), 'persona' in COMPARED)"
+    )
+    shipped = str(ROOT / "data/recordings")
+    command = [sys.executable, "-c", code, shipped]
+    done = subprocess.run(command, cwd=copied, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "True {'none'} True", done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "data/recordings").glob("*.parquet")))
+def test_exporting_the_shipped_recordings_gives_the_same_bytes(name, tmp_path):
+    shutil.copy(ROOT / f"data/recordings/{name}.parquet", tmp_path)
+    store = Recordings(tmp_path, name)
+    before = file_sha256(store.parquet)
+    store.keys()  # columns that were read in two steps are the same table
+    store.parquet.touch()
+    assert store.export() == store.table(["key"]).num_rows and file_sha256(store.parquet) == before
+
+
+def test_a_column_is_read_once_while_the_files_stay_as_they_are(tmp_path, monkeypatch):
+    store = store_with(tmp_path, answer("k1"))
+    store.export()
+    store_with(tmp_path, answer("k2"))
+    read = []
+    real = pq.read_table
+    monkeypatch.setattr(pq, "read_table", lambda path, columns: read.append(sorted(columns)) or real(path, columns=columns))
+    monkeypatch.setattr(store, "_open", lambda real=store._open: read.append("journal") or real())
+    assert store.keys() == {"k1", "k2"} and len(store.table(READ)) == 2 and store.table(["wave"]).num_rows == 2
+    assert store.keys() == {"k1", "k2"}
+    assert sorted(map(str, read)) == ["['key', 'unread']", "['logprobs', 'tokens']", "['wave']", "journal"]
+
+
+def test_what_another_run_writes_or_exports_is_seen(tmp_path):
+    store, other = store_with(tmp_path, answer("k1")), Recordings(tmp_path, "loopback")
+    assert store.keys() == other.keys() == {"k1"}
+    store_with(tmp_path, answer("k2"))
+    assert other.keys() == {"k1", "k2"} and other.table(["key"]).num_rows == 2
+    with store.writer() as write:
+        write([answer("k3")])
+        assert other.keys() == {"k1", "k2", "k3"}, "also while the writer still holds the journal"
+    store.export()
+    store.journal.unlink()
+    assert other.keys() == {"k1", "k2", "k3"} == store.keys()
 
 
 # -- counts ------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from helpers.channels import plan as plan_module
+from helpers.channels import prompts
 from helpers.channels.channels import Channel, direct, generated, matched, two_pass
 from helpers.channels.plan import (
     CELL,
@@ -25,8 +27,9 @@ from helpers.channels.plan import (
     request_parts,
 )
 from helpers.channels.stacks import Stack
+from helpers.study import projection
 from helpers.study.files import DataError, write_jsonl
-from helpers.study.projection import state_slice
+from helpers.study.projection import project, state_slice
 from helpers.study.tasks import FALLBACK
 from helpers.study.traces import STEPS, parse_trajectory
 
@@ -330,6 +333,57 @@ def test_the_parts_of_a_request_tell_a_changed_task_from_changed_settings():
         (request_parts(row, STUDY, replace(STACK, base_url="http://127.0.0.1:10/v1")), "identity"),
     ]:
         assert [n for n in base if base[n] != other[n]] == [name]
+
+
+# -- once ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rendered(monkeypatch):
+    """Every prompt that is rendered and every state that is projected from here on, by name."""
+    seen = []
+    for name in ("direct_messages", "buffered_messages", "matched_messages"):
+        made = getattr(prompts, name)
+        monkeypatch.setattr(prompts, name, lambda *a, made=made, **k: (seen.append("prompt"), made(*a, **k))[1])
+    monkeypatch.setattr(projection, "project", lambda *a: (seen.append("state"), project(*a))[1])
+    return seen
+
+
+def fresh_study(views=VIEWS):
+    return Study({"risk-77": TASK}, {n: parse_trajectory(trajectory_row(n)) for n in ("t1", "t2")}, views)
+
+
+def test_a_plans_prompts_are_rendered_once_and_only_its_states_are_projected(rendered):
+    study, second = fresh_study(), replace(STACK, name="s2", model="m-2")
+    channels = [direct("s1"), direct("s2"), generated("s1"), matched("quote", "s1", readout="binary")]
+    plan = make_plan(["t1", "t2"], [3, 4], channels, waves=(0, 1))
+    keyed = add_keys(plan, study, {"s1": STACK, "s2": second})
+    for order in ("prefix", "prefix-groups", "hash"):
+        in_order(plan, study, order)
+    for row in plan.itertuples(index=False):
+        cell_messages(row, study), request_parts(row, study, STACK)
+    cells = 2 * 2 * 4 * (1 + 1 + 4)  # direct is one prompt for both stacks, and a wave is no other prompt
+    assert rendered.count("prompt") == cells and rendered.count("state") == 4
+    assert keyed["key"].is_unique and len(plan) == 2 * 2 * 2 * 4 * (1 + 1 + 1 + 4)
+
+
+def test_what_one_study_has_rendered_does_not_reach_another_nor_a_changed_one():
+    row = cell(generated("s1"))
+    study = fresh_study()
+    assert "view of t1 at 4" in text_of(row) and cell_messages(row, study) == cell_messages(row, STUDY)
+    other = replace(study, views={"t1/4/generated-128": "another view"})
+    assert "another view" in cell_messages(row, other)[0]["content"]
+    assert "another view" not in cell_messages(row, study)[0]["content"]
+
+
+def test_what_is_kept_cannot_be_changed_from_outside_and_stays_bounded(monkeypatch):
+    study, row = fresh_study(), cell(direct("s1"))
+    cell_messages(row, study)[0]["content"] = "overwritten"
+    assert "overwritten" not in cell_messages(row, study)[0]["content"]
+    monkeypatch.setattr(plan_module, "KEPT", 3)
+    for layout in range(4):
+        assert cell_messages(cell(generated("s1"), layout=layout), study)
+    assert len(study._made) <= 3
 
 
 # -- order ------------------------------------------------------------------------------------------

@@ -16,9 +16,22 @@ from hypothesis import strategies as st
 from helpers.asking.budget import Budget
 from helpers.asking.faults import BudgetSpent
 from helpers.asking.generate import freeze_views
+from helpers.channels import views
+from helpers.channels.channels import ALLOWED
 from helpers.channels.prompts import SOURCE_ONLY_CLAUSE, generator_messages, two_pass_generator_messages
 from helpers.channels.stacks import StackError, load_stack
-from helpers.channels.views import ENDPOINTS, load_views, quote, view_id, wanted_views
+from helpers.channels.views import (
+    ENDPOINTS,
+    FROZEN,
+    GENERATED,
+    KINDS,
+    load_views,
+    prompt_sha256,
+    quote,
+    view_id,
+    view_messages,
+    wanted_views,
+)  # fmt: skip
 from helpers.measuring.claims import supported_candidates
 from helpers.study.files import DataError, read_jsonl
 from helpers.study.projection import state_slice
@@ -174,6 +187,50 @@ def test_a_donor_goes_when_its_giver_says_something_else_and_the_last_choice_cou
     assert "traj-risk-41/3/donor" not in load_views(path, [trajectory, giver], say=said.append) and len(said) == 1
     path = write_rows(tmp_path / "views.jsonl", [given, old, new])
     assert load_views(path, [trajectory, giver], say=said.append)["traj-risk-41/3/donor"] == "new" and len(said) == 1
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """The prompts of views that are hashed from here on."""
+    seen = []
+    monkeypatch.setattr(views, "prompt_sha256", lambda messages: (seen.append(messages), prompt_sha256(messages))[1])
+    return seen
+
+
+def frozen_rows(trajectory, states, kind="generated-128"):
+    """Rows as the generator writes them, with the hash of the prompt that there is now."""
+    prompts = {k: view_messages(TASK, trajectory.projected[k], GENERATED[kind]) for k in states}
+    return [row(state=k, text=f"view {k}", prompt_sha256=prompt_sha256(prompts[k])) for k in states]
+
+
+def test_a_view_is_held_against_its_prompt_when_it_is_first_looked_at_and_once(tmp_path, trajectory, hashed):
+    path = write_rows(tmp_path / "views.jsonl", frozen_rows(trajectory, range(12)))
+    found = load_views(path, [trajectory], {"risk-41": TASK})
+    assert hashed == []
+    name = view_id("traj-risk-41", 3, "generated-128")
+    assert found[name] == "view 3" and found.get(name) == "view 3" and name in found and len(hashed) == 1
+    assert "traj-risk-41/3/donor" not in found and found.get("nobody/0/donor", "none") == "none" and len(hashed) == 1
+    more = found | {name: "another", "x/1/donor": "new"}
+    assert (more[name], found[name], more["x/1/donor"], len(hashed)) == ("another", "view 3", "new", 1)
+    assert len(found) == len(list(found)) == 12 and len(more) == 13 and len(hashed) == 12
+    with pytest.raises(KeyError):
+        found["nobody/0/donor"]
+
+
+def test_stale_views_are_told_once_and_all_together_when_the_first_is_found(tmp_path, trajectory, hashed):
+    path, said = write_rows(tmp_path / "views.jsonl", frozen_rows(trajectory, (0, 3, 6, 7))), []
+    found = load_views(path, [edited(trajectory)], {"risk-41": TASK}, say=said.append)
+    assert view_id("traj-risk-41", 0, "generated-128") in found and said == []
+    assert view_id("traj-risk-41", 6, "generated-128") not in found
+    assert said == [f"{path}: 2 views were made from another state, question or prompt; they count as not frozen."]
+    assert view_id("traj-risk-41", 7, "generated-128") not in found and len(found) == 2 and len(said) == 1
+    assert found | {} == dict(found)
+
+
+def test_every_kind_of_view_is_computed_generated_or_chosen():
+    made = [sum(name in rule for name in ("computed", "max_tokens", "chosen")) for rule in KINDS.values()]
+    assert set(made) == {1} and set(ALLOWED["view"]) == set(KINDS)
+    assert set(FROZEN) == set(GENERATED) | {"donor"} and KINDS["donor"]["chosen"] in GENERATED
 
 
 def test_a_broken_line_is_refused_with_its_number(tmp_path, trajectory):
@@ -529,9 +586,7 @@ def test_the_fallback_is_left_out_wherever_it_stands():
     assert supported_candidates(KEYED, fallback=2) == {0, 3}
 
 
-def test_a_field_named_evidence_stands_in_only_when_it_may_and_only_without_a_support_field():
-    assert supported_candidates(STAND_IN, stand_in=False) == set()
-    assert supported_candidates(TURNED, stand_in=False) == {2}
+def test_a_field_named_evidence_stands_in_only_without_a_support_field():
     both = '{"evidence": {"CANDIDATE_01": "did well"}, "supporting_evidence": {"CANDIDATE_02": "did well"}}'
     assert supported_candidates(both) == {1}
 

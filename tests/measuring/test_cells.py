@@ -28,7 +28,7 @@ def test_a_part_is_what_reading_its_rows_alone_would_give_and_nothing_is_read_ag
     plan = add_keys(plan, study, {"loopback": stack})
     cells = read_cells(plan, table)
     alone = read_cells(plan[mask], table)
-    monkeypatch.setattr(module, "label_matrix", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(module.said, "label_matrix", lambda *_: pytest.fail("read again"))
     part = cells.where(mask)
     pd.testing.assert_frame_equal(part.plan, alone.plan)
     assert 0 < len(part.plan) < len(plan) and list(part.plan.index) == list(range(len(part.plan)))

@@ -554,7 +554,7 @@ def main(arguments=None):
     parser.add_argument("--shape", choices=SHAPES, default="openai")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scaled", action="store_true", help="log-probabilities depend on the request temperature")
-    parser.add_argument("--answers", help="JSON Lines file of planted answers (tests/simulate.py writes one)")
+    parser.add_argument("--answers", help="JSON Lines file of planted answers (tests/rehearsal/simulate.py writes one)")
     options = parser.parse_args(arguments)
     try:
         endpoint = Endpoint(

@@ -18,7 +18,7 @@ def root(tmp_path):
     write_notebook(tmp_path / "notebooks" / "01_first.ipynb", CELL)
     write_profile(tmp_path / "params" / "mine", SEED=5)
     (tmp_path / "params" / "stacks.yml").write_text("a: 1\n")
-    for name in ("helpers/reporting/site.py", "helpers/__main__.py", "helpers/study/words.py", *list(PLACES.values())[:3]):
+    for name in ("helpers/reporting/site.py", "helpers/__main__.py", "helpers/study/tasks.py", *list(PLACES.values())[:3]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     (tmp_path / "data" / "recordings" / "journal").mkdir(parents=True)
@@ -109,7 +109,7 @@ def test_a_manifest_is_the_same_bytes_whatever_was_recorded_first(tmp_path):
 
 @pytest.mark.parametrize(
     "changed",
-    ["helpers/study/words.py", "params/stacks.yml", "data/tasks.jsonl", "data/views.jsonl", "notebooks/01_first.ipynb",
+    ["helpers/study/tasks.py", "params/stacks.yml", "data/tasks.jsonl", "data/views.jsonl", "notebooks/01_first.ipynb",
      "data/recordings/smoke.parquet"],
 )  # fmt: skip
 def test_what_a_notebook_is_made_from_is_told_by_its_content(root, changed):
