@@ -149,7 +149,7 @@ def test_an_environment_of_ones_own_is_used_as_it_is(project):
 
 def test_set_up_lets_git_strip_the_outputs_of_source_notebooks(project):
     run(project, "git", "init", "-q", GIT_CONFIG_GLOBAL="/dev/null")
-    assert run(project, ".venv/bin/python", "-m", "helpers", "sources-stay-clean").returncode == 0
+    assert run(project, ".venv/bin/python", "-m", "helpers", "clean-sources").returncode == 0
     told = run(project, "git", "config", "--get", "filter.outputs.clean").stdout
     assert "nbstripout" in told
     shutil.rmtree(project / ".venv")
