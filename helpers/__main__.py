@@ -172,8 +172,9 @@ def _parser():
                 added.add_argument(name)
                 continue
             how = dict(OPTIONS[name])
-            if str(how.get("default")).isupper():
-                how["default"] = os.environ.get(how["default"]) or DEFAULTS.get(name, DEFAULTS.get(how["default"]))
+            if (variable := str(how.get("default"))).isupper():
+                default = DEFAULTS.get(name, DEFAULTS.get(variable))
+                how["default"] = os.environ.get(variable, default) or ("" if name == "profile" else default)
             added.add_argument(f"--{name.replace('_', '-')}", **how)
     return parser
 

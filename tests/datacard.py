@@ -5,6 +5,7 @@ from collections import Counter
 
 import pandas as pd
 
+from helpers.channels.sections import SECTIONS
 from helpers.reporting.params import ROOT
 from helpers.study.files import read_jsonl
 from helpers.study.tasks import load_library, load_tasks
@@ -12,10 +13,6 @@ from helpers.study.traces import acquired_artifact, load_trajectories
 
 CARD = ROOT / "data" / "README.md"
 BEGIN, END = "<!-- counted: begin -->", "<!-- counted: end -->"
-SECTIONS = (
-    "01_global_replay", "02_retry", "03_retrieval_face", "04_matched_cube", "05_bridge", "06_source_only", "A_controls",
-    "07_step_diagnostics",
-)  # fmt: skip
 
 
 def _line(name, counts):
@@ -51,11 +48,11 @@ def counted(root=ROOT):
 def recorded(frozen, root=ROOT):
     """How far the recordings go: trajectories per section of the executed report, of all that are frozen."""
     lines = []
-    for section in SECTIONS:
-        path = root / "outputs" / "embedded" / f"{section}.csv"
+    for name in sorted(row.name for row in SECTIONS if row.plan and not row.part_of):
+        path = root / "outputs" / "embedded" / f"{name}.csv"
         if path.exists():
             cohort = pd.read_csv(path).dropna(subset=["low"])["n_trajectories"].max()
-            lines.append(f"- {section}: {int(cohort)} trajectories analysed of {frozen} frozen.")
+            lines.append(f"- {name}: {int(cohort)} trajectories analysed of {frozen} frozen.")
     return lines
 
 

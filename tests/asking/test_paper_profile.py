@@ -6,21 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from helpers.asking.acquire import obtain
 from helpers.asking.client import api_key
 from helpers.asking.forecast import forecasts
 from helpers.asking.probe import CALLS, saved_probe
-from helpers.asking.record import Section, Setting
+from helpers.asking.record import Setting
 from helpers.asking.recordings import READ, Recordings
 from helpers.asking.why import stats
-from helpers.channels import sections
 from helpers.channels.plan import add_keys
+from helpers.channels.sections import Evaluators, section
 from helpers.channels.stacks import load_stacks
 from helpers.measuring.cells import lookup, read_cells
 from helpers.measuring.reducers import endpoint_margins, transition_gains
-from helpers.reporting.params import ROOT
+from helpers.reporting.params import settings_of
 from tests.conftest import tiny_study
 from tests.rehearsal.endpoint import LASTING, PASSING, Endpoint
 
@@ -28,19 +27,20 @@ SHAPES = {"deepseek": "deepseek", "gpt-4o": "openai"}
 KEYS = {"deepseek": "sk-planted-deepseek-91", "gpt-4o": "sk-planted-openai-47"}
 PASS = ("rate-limit", "server-error", "unavailable", "reset", "truncated-json", "html")
 SEED = 6  # of the faults: the probes pass, every kind of fault comes
+CHOSEN = ("01_global_replay", "04_matched_cube", "05_bridge")
 STAY = ("sentinel-9999", "no-usage", "missing-id", "lower-case", "logprobs-null", "bad-request")
+
+
+def paper_evaluators():
+    """The two evaluators that the profile names."""
+    profile = settings_of("paper")
+    assert (profile.STACK, profile.SECOND_STACK) == ("deepseek", "gpt-4o")
+    return Evaluators(profile.STACK, profile.SECOND_STACK)
 
 
 def paper_sections(ids):
     """The sections of the report that the test asks, as the profile's stacks ask them."""
-    common = yaml.safe_load((ROOT / "params" / "paper" / "common.yml").read_text())
-    first, second = common["STACK"], common["SECOND_STACK"]
-    assert (first, second) == ("deepseek", "gpt-4o")
-    return {
-        "01_global_replay": sections.global_replay(ids, first),
-        "04_matched_cube": sections.matched_cube(ids, first),
-        "05_bridge": sections.bridge(ids, first, second),
-    }
+    return {name: section(name).plan(ids, paper_evaluators(), (0,)) for name in CHOSEN}
 
 
 @pytest.fixture
@@ -93,9 +93,9 @@ def test_every_section_is_probed_planned_asked_read_and_reduced_in_spite_of_pass
     assert set(PASS) <= set(PASSING)
     study = tiny_study()
     stacks, endpoints = servers(*PASS, share=0.15)
-    setting = Setting({"RECORDINGS": str(tmp_path), "STACK": next(iter(stacks))}, stacks)
-    chosen = [Section(n, lambda ids, p=p: p) for n, p in paper_sections(list(study.trajectories)).items()]
-    before = forecasts(chosen, study, setting)
+    setting = Setting(study, stacks, paper_evaluators(), tmp_path, tmp_path / "views.jsonl")
+    chosen = [replace(row, views=()) for row in setting.chosen(CHOSEN)]
+    before = forecasts(chosen, setting)
     keys = distinct(study, stacks)
     assert {r["stack"] for r in before} == set(SHAPES) and all(r["recorded"] == 0 and r["list"] >= 0 for r in before)
     assert sum(server.requests for server in endpoints.values()) == 0, "a plan asks nothing"
@@ -111,7 +111,7 @@ def test_every_section_is_probed_planned_asked_read_and_reduced_in_spite_of_pass
         assert table["cached_tokens"].null_count == 0
     for name, gains in gains_of(found, study).items():
         assert gains.notna().all().all() and gains.to_numpy().std() > 0.1, name
-    after = forecasts(chosen, study, setting)
+    after = forecasts(chosen, setting)
     assert all(r["to ask"] == 0 and r["recorded"] >= r["planned"] for r in after)
     assert stats(tmp_path, stacks)["cost"].sum() > 0
 

@@ -1,8 +1,12 @@
 """Sections: each asks the cells that its design needs, and nothing else."""
 
+import pandas as pd
 import pytest
 
 from helpers.channels import sections
+from helpers.channels.sections import SECTIONS, Evaluators, section
+from helpers.channels.views import GENERATED
+from helpers.reporting.params import ROOT, notebooks
 from helpers.study.traces import RETRIEVE, STEPS
 
 IDS = ["t1", "t2"]
@@ -73,3 +77,44 @@ def test_components_ask_each_state_of_a_chosen_transition_once_in_the_fixed_layo
     plan = sections.components([("t1", 4), ("t1", 5), ("t2", 9)], "s1")
     assert distinct(plan, "trajectory_id", "state") == [("t1", 3), ("t1", 4), ("t1", 5), ("t2", 8), ("t2", 9)]
     assert distinct(plan, "layout") == [(0,)] and len(plan) == 5 * len(sections.component_channels("s1"))
+
+
+# -- the registry -------------------------------------------------------------------------------------
+
+ROWS = {row.name: row for row in SECTIONS}
+EVERYBODY = Evaluators("s1", "s2", "warm")
+
+
+def test_a_section_is_named_once_and_belongs_to_a_notebook_that_exists():
+    assert len(ROWS) == len(SECTIONS)
+    assert {row.notebook for row in SECTIONS} == {n for n in notebooks() if n[0].isdigit() and n[:2] != "00" or n[0] == "A"}
+    assert all(row.notebook in ROWS and ROWS[row.notebook].part_of is None for row in SECTIONS)
+
+
+def test_a_sections_prefix_is_that_of_its_published_quantities_and_of_no_other_notebook():
+    paper = pd.read_csv(ROOT / "data/paper_reported.csv")
+    published = paper["id"].str.split(".").str[0]
+    assert set(published) <= {row.prefix for row in SECTIONS}
+    owners = {(row.prefix, row.notebook) for row in SECTIONS}
+    assert len({prefix for prefix, _ in owners}) == len(owners)
+
+
+@pytest.mark.parametrize("name", [row.name for row in SECTIONS if row.plan])
+def test_a_row_plans_its_cells_at_its_states_and_reads_the_views_that_it_names(name):
+    row = section(name)
+    plan = row.plan(IDS, EVERYBODY, row.waves)
+    assert len(plan) == len(plan.drop_duplicates()) and distinct(plan, "wave") == [(w,) for w in row.waves]
+    assert distinct(plan, "state") == [(s,) for s in row.states]
+    assert set(plan["view"]) & {*GENERATED, "donor"} == set(row.views)
+    assert {stack for (stack,) in distinct(plan, "stack")} == {getattr(EVERYBODY, who) for who in row.asks}
+
+
+def test_a_section_is_possible_with_the_evaluators_that_it_asks():
+    alone, pair = Evaluators("s1"), Evaluators("s1", "s2")
+    assert ROWS["04_matched_cube"].possible(alone) and not ROWS["05_bridge"].possible(alone)
+    assert ROWS["05_bridge"].possible(pair) and not ROWS["01_temperature"].possible(pair)
+
+
+def test_a_misspelt_section_is_refused_with_those_that_exist():
+    with pytest.raises(ValueError, match="no section '04_cube'; there are 04_matched_cube, 06_source_only"):
+        section("04_cube")

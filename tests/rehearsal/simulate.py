@@ -151,19 +151,11 @@ def synthetic_rows(count):
 
 
 def every_plan(ids, waves):
-    """All sections' cells of the smoke profile, as one plan."""
-    first, second = STACKS
-    plans = [
-        sections.global_replay(ids, first, waves=(0, 1, 2)),
-        sections.retrieval_face(ids, first),
-        sections.matched_cube(ids, first),
-        sections.bridge(ids, first, second, waves=waves),
-        sections.source_only(ids, first),
-        sections.controls(ids, first),
-        sections.step_diagnostics(ids, first),
-        sections.components([(name, step) for name in ids for step in range(1, len(STEPS) + 1)], first),
-    ]
-    return sections.together(*plans)
+    """The cells of every section of the registry as one plan, with so many waves of the bridge."""
+    asked = sections.Evaluators(*STACKS)
+    rows = [row for row in sections.SECTIONS if row.plan and row.possible(asked)]
+    plans = [row.plan(ids, asked, waves if row.name == "05_bridge" else row.waves) for row in rows]
+    return sections.together(*plans).drop_duplicates(ignore_index=True)
 
 
 def simulated_answers(plan, study, *, seed=1, noise_sd=0.05, trajectory_sd=0.4, transition_sd=0.6):

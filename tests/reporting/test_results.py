@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from helpers.reporting import figures
 from helpers.reporting import results as report
 
 PAPER = pd.DataFrame(
-    {"quantity": ["a gain"], "unit": ["nats"], "estimate": [0.2], "low": [0.1], "high": [0.3], "section": ["s"]}, index=pd.Index(["a"], name="id")
+    {"quantity": ["a gain"], "unit": ["nats"], "estimate": [0.2], "low": [0.1], "high": [0.3], "section": ["x"]}, index=pd.Index(["a"], name="id")
 )
 
 
@@ -82,19 +83,20 @@ def test_the_last_cell_counts_the_questions_of_every_plan_once():
 
 def test_an_interval_follows_the_method_and_needs_two_trajectories_where_it_counts_them():
     replicates = np.random.default_rng(1).normal(0.2, 0.1, 4000)
-    rows = [report.Results(PAPER, "s", m).add("a", 0.2, replicates, cohort="c", n=5) for m in ("percentile", "expanded", "t")]
+    rows = [report.Results(PAPER, "s", "a", m).add("a", 0.2, replicates, cohort="c", n=5) for m in ("percentile", "expanded", "t")]
     widths = [r["high"] - r["low"] for r in rows]
     assert widths[1] > 1.2 * widths[0] and widths[2] > 1.2 * widths[0] and {r["estimate"] for r in rows} == {0.2}
-    assert np.isnan(report.Results(PAPER, "s", "t").add("a", 0.2, replicates, cohort="c", n=1)["low"])
+    assert np.isnan(report.Results(PAPER, "s", "a", "t").add("a", 0.2, replicates, cohort="c", n=1)["low"])
     with pytest.raises(ValueError, match="INTERVAL = 'wide'; use one of percentile"):
-        report.Results(PAPER, "s", "wide")
+        report.Results(PAPER, "s", "a", "wide")
 
 
 def test_a_section_knows_what_it_has_not_reported():
-    results = report.Results(PAPER, "s")
+    results = report.Results(PAPER, "s", "a")
     assert results.unreported() == ["a"]
     results.add("a", 0.1, cohort="c")
     assert results.unreported() == [] and results["a"]["paper_high"] == 0.3
+    assert report.Results(PAPER, "s", "b").unreported() == [], "an id begins with its section's prefix"
 
 
 @pytest.mark.parametrize(("n", "method", "warned"), [(1, "percentile", False), (0, "percentile", False), (5, "percentile", True), (5, "t", False), (40, "percentile", False), (None, "percentile", False)])
@@ -103,15 +105,15 @@ def test_few_trajectories_are_warned_of_where_the_interval_ignores_them(n, metho
 
 
 def test_a_figure_is_saved_small_without_a_visible_loss(tmp_path, monkeypatch):
-    report.use_style()
+    figures.use_style()
     shown = []
-    monkeypatch.setattr(report, "display", lambda data, raw: shown.append(data))
+    monkeypatch.setattr(figures, "display", lambda data, raw: shown.append(data))
     figure, axis = plt.subplots()
-    for i, colour in enumerate(report.COLOURS.values()):
+    for i, colour in enumerate(figures.COLOURS.values()):
         axis.plot([0, 1], [i, i + 1], color=colour, lw=3)
     axis.imshow(np.linspace(0, 1, 64).reshape(8, 8), extent=(0, 1, -4, -1), aspect="auto", cmap="RdBu")
     figure.savefig(tmp_path / "full.png")
-    report.show_figure(figure, tmp_path / "small", "eight lines")
+    figures.show_figure(figure, tmp_path / "small", "eight lines")
 
     assert (tmp_path / "small.pdf").stat().st_size > 1000
     (data,) = shown

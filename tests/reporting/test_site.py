@@ -7,7 +7,9 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from helpers.__main__ import main
 from helpers.reporting import site
+from helpers.reporting.params import ParameterError
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -60,6 +62,12 @@ def test_the_source_notebook_is_left_as_it_was(notebook):
     assert nbformat.writes(notebook) == before
 
 
+def test_a_report_that_was_never_made_has_no_pages(tmp_path):
+    (tmp_path / "01_first.failed.ipynb").touch()
+    with pytest.raises(ParameterError, match="holds no executed notebook; run `make reproduce PROFILE=smoke` first"):
+        site.build(tmp_path, "smoke")
+
+
 def test_a_misspelt_profile_is_refused_with_the_list(capsys):
-    assert site.main(["embeded"]) == 2
-    assert "embedded" in capsys.readouterr().err
+    assert main(["report", "--profile", "embeded"]) == 2
+    assert "Did you mean 'embedded'? There are: embedded, " in capsys.readouterr().err
