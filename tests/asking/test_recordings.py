@@ -443,7 +443,7 @@ def test_what_the_command_line_leaves_out_comes_from_the_profile(capsys):
     assert main(["why", "--profile", "paper", "--trajectory", "traj-risk-01", "--state", "4", "--layout", "0"]) == 0
     out = capsys.readouterr().out
     assert "2 cells, 2 of them missing" in out and "nothing is recorded for stack deepseek" in out and "qwen" not in out
-    assert main(["why", "--profile", "papper"]) == 1
+    assert main(["why", "--profile", "papper"]) == 2
     assert "no profile 'papper'" in capsys.readouterr().err
 
 
