@@ -224,5 +224,7 @@ def fetched(stack):
 
 
 if __name__ == "__main__":  # the child process of `running`; its key comes in the environment
-    name, port, slots = sys.argv[1:]
-    serve(load_stack(name), int(port), os.environ.pop(KEY_VARIABLE), int(slots))
+    try:
+        serve(load_stack(sys.argv[1]), int(sys.argv[2]), os.environ.pop(KEY_VARIABLE), int(sys.argv[3]))
+    except (StackError, OSError) as error:
+        sys.exit(f"error: {error}")

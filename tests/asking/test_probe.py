@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
-import yaml
 
+from helpers.__main__ import main
 from helpers.asking import probe as module
 from helpers.asking.budget import Budget
 from helpers.asking.client import client_for
@@ -181,17 +180,11 @@ def test_the_probe_counts_against_the_budget(endpoint, study, tmp_path):
 
 def test_the_command_prints_what_it_found_and_fails_with_the_reason(endpoint, tmp_path, capsys):
     server = endpoint()
-    row = {k: v for k, v in vars(loopback_stack(server.url)).items() if v is not None and k != "name"}
-    row = {k: list(v) if isinstance(v, tuple) else v for k, v in row.items()}
-    file = Path(tmp_path / "stacks.yml")
-    file.write_text(yaml.safe_dump({"loopback": row}))
-    arguments = ["loopback", "--folder", str(tmp_path), "--stacks", str(file)]
-    assert module.main(arguments) == 0
+    stack = loopback_stack(server.url)
+    asyncio.run(module.show_probe(stack, tmp_path))
     assert json.loads(capsys.readouterr().out)["returned_model"] == "tiny-1"
     server.faults = ("content-null",)
-    assert module.main(arguments) == 1
-    assert (
-        "error: loopback: the probe refuses this stack: the endpoint returns no log-probabilities"
-        in capsys.readouterr().err
-    )
-    assert module.main(["loopbak", *arguments[1:]]) == 1 and "unknown stack 'loopbak'" in capsys.readouterr().err
+    with pytest.raises(StackError, match="loopback: the probe refuses this stack: the endpoint returns no log-probabilities"):
+        asyncio.run(module.show_probe(stack, tmp_path))
+    assert main(["probe", "loopbak"]) == 1 and "unknown stack 'loopbak'" in capsys.readouterr().err
+

@@ -1,7 +1,6 @@
 """Recordings: durable, append-only, exact; and what the counts and explanations say."""
 
 import asyncio
-import json
 import os
 import resource
 import shutil
@@ -14,19 +13,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
-from helpers.asking.why_command import section_plan
 
+from helpers.__main__ import main
 from helpers.asking import why as why_module
-from helpers.asking import why_command
 from helpers.asking.budget import money
 from helpers.asking.embedded import file_sha256
+from helpers.asking.record import Setting
 from helpers.asking.recordings import LATER, READ, SCHEMA, Recordings, as_table, channel_types
-from helpers.asking.why import COMPARED, nearest, stats, why
+from helpers.asking.why import COMPARED, nearest, print_why, stats, wanted_cells, why
 from helpers.channels.channels import Channel, direct, generated
 from helpers.channels.plan import CELL, Study, add_keys
+from helpers.channels.sections import Evaluators
 from helpers.study.files import DataError
-from tests.conftest import ask, loopback_stack, obtained, run_child, tiny_plan
+from tests.conftest import ask, loopback_stack, run_child, tiny_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -219,7 +218,7 @@ def test_the_schema_has_every_field_of_the_channel_with_the_type_of_its_annotati
 def test_a_field_that_is_added_to_the_channel_needs_no_edit_here(tmp_path):
     """In another process, where the channel has a field more before anything of the module is loaded."""
     source = (ROOT / "helpers/channels/channels.py").read_text(encoding="utf-8")
-    wider = source.replace('    slice: str = "full"\n', '    slice: str = "full"\n    persona: str = "none"\n')
+    wider = source.replace('] = "full"\n', '] = "full"\n    persona: str = "none"\n')
     assert wider != source
     copied = tmp_path / "tree"
     shutil.copytree(ROOT / "helpers", copied / "helpers")
@@ -409,75 +408,47 @@ def test_the_nearest_recording_agrees_in_most_fields():
     assert found["key"] == "y" and differing == ["wave"]
 
 
-def test_an_unknown_section_and_a_bridge_without_its_second_stack_are_refused():
-    with pytest.raises(DataError, match="no section 'globl'; there are global_replay"):
-        section_plan("globl", ["t"], "loopback")
-    with pytest.raises(DataError, match="--second-stack"):
-        section_plan("bridge", ["t"], "loopback")
-    assert len(section_plan("bridge", ["t"], "one", "two")) == 2 * 2 * 2 * 4 * (1 + 4)
-    assert len(section_plan("components", ["t"], "one")) == 12 * 7, "both ends of every transition, seven channels"
-
-
-def write_study(study, folder, stack):
-    """The tiny study as files, for the command line; returns the arguments that name them."""
-    rows = {"tasks": list(study.tasks.values()), "trajectories": [], "views": []}
-    for t in study.trajectories.values():
-        rows["trajectories"].append(
-            {
-                "trajectory_id": t.trajectory_id,
-                "task_id": t.task_id,
-                "x0": t.states[0],
-                "steps": list(t.steps),
-                "final_score": t.final_score,
-                "success": t.success,
-            }
-        )
-    for name, text in study.views.items():
-        trajectory_id, state, kind = name.split("/")
-        rows["views"].append({"trajectory_id": trajectory_id, "state": int(state), "kind": kind, "text": text})
-    arguments = []
-    for name, part in rows.items():
-        path = folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in part))
-        arguments += [f"--{name}", str(path)]
-    plain = {k: v for k, v in vars(stack).items() if v not in (None, ()) and k != "name"}
-    (folder / "stacks.yml").write_text(yaml.safe_dump({"loopback": plain}))
-    return [*arguments, "--stacks", str(folder / "stacks.yml"), "--stack", "loopback", "--folder", str(folder)]
-
-
-def test_the_commands_print_counts_and_reasons(study, recorded, capsys):
+@pytest.fixture
+def setting(study, recorded):
+    """The tiny study with what is recorded of it, asked by a stack that has other settings now."""
     stack, folder = recorded
-    arguments = write_study(study, folder, replace(stack, sampling={**stack.sampling, "top_logprobs": 15}))
-    assert why_command.main(["stats", "--folder", str(folder), "--stacks", str(folder / "stacks.yml")]) == 0
-    assert "16" in capsys.readouterr().out
-    cell = ["--trajectory", "traj-risk-01", "--state", "4", "--template", "direct", "--layout", "2"]
-    assert why_command.main(["why", *arguments, *cell]) == 0
+    stack = replace(stack, sampling={**stack.sampling, "top_logprobs": 15})
+    return Setting(study, {"loopback": stack}, Evaluators("loopback"), folder, folder / "views.jsonl")
+
+
+def test_an_unknown_section_and_a_bridge_without_its_second_stack_are_refused(setting):
+    with pytest.raises(ValueError, match="no section 'globl'; there are 04_matched_cube"):
+        wanted_cells(setting, "globl")
+    with pytest.raises(DataError, match="05_bridge plans no cell with this profile's evaluators"):
+        wanted_cells(setting, "05_bridge")
+    setting.evaluators = Evaluators("loopback", "another")
+    assert len(wanted_cells(setting, "05_bridge", "traj-risk-01")) == 2 * 2 * 2 * 4 * (1 + 4)
+    cells = len(wanted_cells(setting, "07_components", "traj-risk-01"))
+    assert cells == 12 * 7, "both ends of every transition, seven channels"
+
+
+def test_the_reasons_and_the_counts_are_printed(setting, capsys):
+    found = stats(setting.recordings, setting.stacks)
+    assert found["recordings"].sum() == 16
+    print_why(setting, "01_global_replay", "traj-risk-01", {"state": 4, "template": "direct", "layout": 2})
     out = capsys.readouterr().out
     assert "1 cells, 1 of them missing." in out and "settings.top_logprobs is 15, recorded with 20" in out
-    assert why_command.main(["why", *arguments, "--trajectory", "traj-risk-99"]) == 1
-    assert "no trajectory 'traj-risk-99'" in capsys.readouterr().err
-    assert why_command.main(["why", *arguments, "--state", "4", "--template", "matched"]) == 1
-    assert "plans no such cell" in capsys.readouterr().err
-
-
-def test_obtain_and_the_store_agree_on_what_is_recorded(study, recorded):
-    stack, folder = recorded
-    _, table = obtained(tiny_plan(study, states=(4,)), study, stack, folder)
-    assert set(table["key"].to_pylist()) == Recordings(folder, "loopback").keys()
+    with pytest.raises(DataError, match="no trajectory 'traj-risk-99'; there are traj-risk-01"):
+        print_why(setting, "01_global_replay", "traj-risk-99")
+    with pytest.raises(DataError, match="plans no such cell"):
+        print_why(setting, "01_global_replay", None, {"state": 4, "template": "matched"})
 
 
 def test_what_the_command_line_leaves_out_comes_from_the_profile(capsys):
-    assert why_command.main(["why", "--profile", "paper", "--trajectory", "traj-risk-01", "--state", "4", "--layout", "0"]) == 0
+    assert main(["why", "--profile", "paper", "--trajectory", "traj-risk-01", "--state", "4", "--layout", "0"]) == 0
     out = capsys.readouterr().out
     assert "2 cells, 2 of them missing" in out and "nothing is recorded for stack deepseek" in out and "qwen" not in out
-    assert why_command.main(["why", "--profile", "papper"]) == 1
+    assert main(["why", "--profile", "papper"]) == 2
     assert "no profile 'papper'" in capsys.readouterr().err
 
 
-def test_no_more_cells_are_explained_than_are_shown(study, recorded, capsys, monkeypatch):
-    stack, folder = recorded
-    arguments = write_study(study, folder, replace(stack, sampling={**stack.sampling, "top_logprobs": 15}))
+def test_no_more_cells_are_explained_than_are_shown(setting, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(why_module, "nearest", lambda *a, nearest=nearest: asked.append(1) or nearest(*a))
-    assert why_command.main(["why", *arguments, "--most", "3"]) == 0
+    print_why(setting, "01_global_replay", most=3)
     assert capsys.readouterr().out.count("\n- ") == len(asked) == 3

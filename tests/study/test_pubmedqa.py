@@ -57,9 +57,9 @@ def test_another_file_is_refused_with_what_is_wrong(tmp_path, text, match):
         pubmedqa.build(path, 1, tmp_path / "data")
 
 
-def test_a_missing_file_is_refused_in_one_sentence(tmp_path, capsys):
-    assert pubmedqa.main([str(tmp_path / "nowhere.json"), "1", str(tmp_path)]) == 1
-    assert "nowhere.json: no such file" in capsys.readouterr().err
+def test_a_missing_file_is_refused_in_one_sentence(tmp_path):
+    with pytest.raises(DataError, match="nowhere.json: no such file"):
+        pubmedqa.build(tmp_path / "nowhere.json", 1, tmp_path)
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real PubMedQA file is not beside the project")
