@@ -14,13 +14,13 @@ from helpers.channels.prompts import (
     AUTHORITY,
     LABELS,
     PromptError,
+    _label_of,
+    _layout_order,
     alias,
     buffered_messages,
     direct_messages,
     fill,
     generator_messages,
-    label_of,
-    layout_order,
     matched_messages,
     two_pass_generator_messages,
     two_pass_messages,
@@ -137,20 +137,20 @@ def test_a_field_name_inside_evidence_stays_as_it_is():
 
 def test_over_the_four_layouts_each_candidate_stands_at_each_label_once():
     for position in range(4):
-        assert sorted(label_of(position, layout) for layout in range(4)) == list(LABELS)
+        assert sorted(_label_of(position, layout) for layout in range(4)) == list(LABELS)
     for layout in range(4):
-        assert sorted(layout_order(layout)) == [0, 1, 2, 3]
+        assert sorted(_layout_order(layout)) == [0, 1, 2, 3]
 
 
 def test_layout_one_moves_every_candidate_one_label_on():
-    assert layout_order(1) == [3, 0, 1, 2]
-    assert [label_of(position, 1) for position in range(4)] == ["B", "C", "D", "A"]
+    assert _layout_order(1) == [3, 0, 1, 2]
+    assert [_label_of(position, 1) for position in range(4)] == ["B", "C", "D", "A"]
 
 
 @pytest.mark.parametrize("layout", range(4))
 def test_the_order_of_a_layout_and_the_label_of_a_candidate_agree(layout):
-    for label, position in zip(LABELS, layout_order(layout), strict=True):
-        assert label_of(position, layout) == label
+    for label, position in zip(LABELS, _layout_order(layout), strict=True):
+        assert _label_of(position, layout) == label
 
 
 def test_aliases_number_the_candidates_from_one_in_stored_order():
@@ -238,25 +238,25 @@ def test_the_buffered_prompt_reads_as_declared():
         "Current physical option mapping:\nA = candidate_id: CANDIDATE_02\nB = candidate_id: CANDIDATE_03\n"
         "C = candidate_id: CANDIDATE_04\nD = candidate_id: CANDIDATE_01\n\nOutput exactly one uppercase option label."
     )
-    head = prompts.BUFFERED_INSTRUCTION
+    head = prompts._BUFFERED_INSTRUCTION
     (message,) = buffered_messages(TASK, STATE, "a view", 3)
     assert message == {"role": "user", "content": "\n\n".join([head, evidence, question, view, mapping])}
     (last,) = buffered_messages(TASK, STATE, "a view", 3, source_order="state-last")
     assert last["content"] == "\n\n".join([head, question, view, evidence, mapping])
     (primary,) = buffered_messages(TASK, STATE, "a view", 3, authority="evidence-primary")
-    assert primary["content"] == "\n\n".join([head, prompts.BUFFERED_AUTHORITY, evidence, question, view, mapping])
+    assert primary["content"] == "\n\n".join([head, prompts._BUFFERED_AUTHORITY, evidence, question, view, mapping])
 
 
 @pytest.mark.parametrize(
     ("assessed", "suffix"),
     [
-        (None, prompts.JOINT_SUFFIX),
-        (3, prompts.BINARY_SUFFIX.replace("<assessed_label>", "B").replace("<stable_alias>", "CANDIDATE_04")),
+        (None, prompts._JOINT_SUFFIX),
+        (3, prompts._BINARY_SUFFIX.replace("<assessed_label>", "B").replace("<stable_alias>", "CANDIDATE_04")),
     ],
 )
 def test_the_matched_prompt_reads_as_declared(assessed, suffix):
     system, user = matched_messages(TASK, STATE, "a view", 2, assessed=assessed)
-    assert system == {"role": "system", "content": prompts.MATCHED_SYSTEM}
+    assert system == {"role": "system", "content": prompts._MATCHED_SYSTEM}
     assert user["role"] == "user"
     assert user["content"] == (
         f"<AUTHORITY_POLICY>\n{AUTHORITY['neutral']}\n</AUTHORITY_POLICY>\n\n"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from helpers.study.files import DataError, append_jsonl, read_jsonl, write_jsonl
 from helpers.study.tasks import (
+    _FAMILIES,
     FALLBACK,
-    FAMILIES,
     load_library,
     load_tasks,
     own_document,
@@ -247,7 +247,7 @@ def pubmedqa():
 
 def test_every_family_has_at_least_four_tasks_and_the_target_position_is_spread(tasks):
     families = Counter(t["family"] for t in tasks)
-    assert set(families) == set(FAMILIES) and min(families.values()) >= 4
+    assert set(families) == set(_FAMILIES) and min(families.values()) >= 4
     positions = Counter([c["candidate_id"] for c in t["candidates"]].index(t["target"]) for t in tasks)
     assert min(positions[p] for p in range(4)) >= len(tasks) / 10
 
