@@ -85,7 +85,7 @@ class Lab:
         refuse_unknown(_typed(), known, notebook)
         check_values(values, known, notebook)
         usual, settings = merged(profile, notebook, (run or {}).get("settings"), root=root)
-        output = run["folder"] if run else manifest.folder_for(notebook, values, settings, usual, root)
+        output = run["folder"] if run else manifest.folder_for(notebook, usual | values, settings, usual, root)
         for name in sorted(values.keys() & usual.keys()):
             if not run and values[name] != usual[name]:
                 print(f"{name} = {values[name]!r} here; the profile has {usual[name]!r}.")

@@ -186,19 +186,23 @@ def record_directly(plan, study, folder, stacks, **how):
         store.export()
 
 
-def write_study(folder, *, count=8, seed=1, noise_sd=0.05):
-    """Write the synthetic study and the endpoint's answers; returns the study."""
+def write_frozen(folder, count):
+    """Write the synthetic tasks, library, trajectories and views; returns the study."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tasks, library, trajectories, views = synthetic_rows(count)
     for name, rows in {"tasks": tasks, "library": library, "trajectories": trajectories, "views": views}.items():
         write_jsonl(folder / f"{name}.jsonl", rows)
-    study = load_study(folder / "tasks.jsonl", folder / "trajectories.jsonl", folder / "views.jsonl")
-    stacks = load_stacks()
+    return load_study(folder / "tasks.jsonl", folder / "trajectories.jsonl", folder / "views.jsonl")
+
+
+def write_study(folder, *, count=8, seed=1, noise_sd=0.05):
+    """Write the synthetic study and the endpoint's answers; returns the study."""
+    study, stacks = write_frozen(folder, count), load_stacks()
     plan = add_keys(every_plan(list(study.trajectories), (0, 1)), study, stacks).drop_duplicates("key")
     answers = {}
     for row, tokens, logprobs in simulated_answers(plan, study, seed=seed, noise_sd=noise_sd):
         key = prompt_id({"model": stacks[row.stack].model, "messages": cell_messages(row, study)})
         answers.setdefault(key, []).append({"tokens": tokens, "logprobs": [round(v, 6) for v in logprobs]})
-    write_jsonl(folder / "answers.jsonl", [{"prompt": key, "answers": found} for key, found in answers.items()])
+    write_jsonl(Path(folder) / "answers.jsonl", [{"prompt": key, "answers": found} for key, found in answers.items()])
     return study
