@@ -4,6 +4,7 @@ The live tests use the smallest model. Where it is not on this machine yet they 
 skip, saying so, only when the package index cannot be reached.
 """
 
+import importlib
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from helpers.channels.stacks import StackError, load_stack, load_stacks
 from helpers.measuring.labels import BINARY_LABELS, read_labels
 
 ROOT = Path(__file__).resolve().parents[2]
+IMPORTED = ("tqdm", "yaml", "pydantic", "pydantic_core", "annotated_types", "typing_inspection", "typing_extensions")
 PIECES = [b"GGUF-first-piece;" * 40, b"second;" * 90, b"the third and last" * 25]
 
 
@@ -139,6 +141,14 @@ def test_a_model_that_is_not_there_says_how_to_fetch_it(stack):
         embedded.model_file(stack, fetch=False)
 
 
+def link_what_is_imported(folder):
+    """The libraries that the module's import needs, as links in a folder."""
+    for name in IMPORTED:
+        found = Path(importlib.import_module(name).__file__)
+        found = found.parent if found.stem == "__init__" else found
+        (folder / found.name).symlink_to(found)
+
+
 def test_an_environment_without_pip_downloads_through_uv(stack, tmp_path):
     uv = os.environ.get("UV") or embedded.shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if not uv:
@@ -147,8 +157,7 @@ def test_an_environment_without_pip_downloads_through_uv(stack, tmp_path):
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, bare], check=True, timeout=120)
     libraries = tmp_path / "libraries"
     libraries.mkdir()
-    for name in ("tqdm", "yaml"):
-        (libraries / name).symlink_to(Path(sys.modules[name].__file__).parent)
+    link_what_is_imported(libraries)
     code = (
         "import importlib.util, subprocess; from helpers.asking.embedded import pip_command;"
         "assert importlib.util.find_spec('pip') is None;"
@@ -175,8 +184,7 @@ def test_without_pip_and_uv_the_message_says_what_to_install(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True, timeout=120)
     libraries = tmp_path / "libraries"
     libraries.mkdir()
-    for name in ("tqdm", "yaml"):
-        (libraries / name).symlink_to(Path(sys.modules[name].__file__).parent)
+    link_what_is_imported(libraries)
     environment = {"PYTHONPATH": f"{ROOT}:{libraries}", "PATH": "/nowhere"}
     code = "from helpers.asking.embedded import pip_command; pip_command()"
     done = subprocess.run([bare / "bin" / "python", "-c", code], env=environment, capture_output=True, text=True)
