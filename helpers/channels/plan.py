@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import pandas as pd
@@ -99,13 +99,14 @@ def make_plan(trajectory_ids, states, channels, *, waves=(0,), layouts=LAYOUTS):
 def _channel_of(row):
     """The Channel of a plan row (a named tuple or a mapping)."""
     values = row if isinstance(row, dict) else row._asdict()
-    return _channel(*(None if pd.isna(values[name]) else values[name] for name in CHANNEL_FIELDS))
+    return _channel(*(values[name] for name in CHANNEL_FIELDS))
 
 
 @lru_cache(maxsize=1024)  # a plan has few channels and many rows
 def _channel(*values):
-    channel = Channel(*values)
-    return channel if channel.view_state is None else replace(channel, view_state=int(channel.view_state))
+    fields = dict(zip(CHANNEL_FIELDS, values, strict=True))
+    view_state = fields.pop("view_state")
+    return Channel(**fields, view_state=None if pd.isna(view_state) else int(view_state))
 
 
 def cell_messages(row, study):

@@ -163,8 +163,8 @@ def _keeps_the_question(trajectory, question, path):
         if state.get("question") != question and written not in json.dumps(state, ensure_ascii=False):
             raise DataError(
                 f"{path}: trajectory {trajectory.trajectory_id!r}: state {number} does not hold the question of task "
-                f"{trajectory.task_id!r}, so the evaluator would not see it; put it into x0 as \"question\" and leave it "
-                "there."
+                f"{trajectory.task_id!r}, so the evaluator would not see it; "
+                'put it into x0 as "question" and leave it there.'
             )
 
 

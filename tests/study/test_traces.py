@@ -146,7 +146,7 @@ def broken(number, **changes):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (row(trajectory_id=None), r"line 1 \(no trajectory_id\): trajectory_id is missing or empty; trajectories are what the bootstrap draws"),
+        (row(trajectory_id=None), r"line 1 \(no trajectory_id\): trajectory_id is missing or empty; trajectories are"),
         (row(task_id=""), r"line 1 \(traj-9\): task_id is missing or empty"),
         (row(steps=row()["steps"][:10]), r"\(traj-9\): 10 steps, expected 11"),
         (row(steps=[*row()["steps"], row()["steps"][0]]), r"\(traj-9\): 12 steps, expected 11"),
