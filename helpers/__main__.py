@@ -128,7 +128,7 @@ def _positive(text):
     return int(text)
 
 
-OPTIONS = {  # name: how argparse takes it; a default in capitals is read from the environment
+_OPTIONS = {  # name: how argparse takes it; a default in capitals is read from the environment
     "profile": {"default": "PROFILE", "help": "a folder of params/"},
     "nb": {"default": "NB", "help": "one notebook by its name"},
     "set": {"default": "SET", "help": "NAME=value texts in one"},
@@ -144,8 +144,8 @@ OPTIONS = {  # name: how argparse takes it; a default in capitals is read from t
     "most": {"type": int, "default": 20, "help": "cells that are shown at most"},
     **{name: {"type": int} if name in ("state", "layout", "assessed", "wave") else {} for name in COORDINATES},
 }
-DEFAULTS = {"PROFILE": "embedded", "NB": "", "SET": "", "WITHOUT": "", "count": 64}
-COMMANDS = {  # name: (call, what it does, its options)
+_DEFAULTS = {"PROFILE": "embedded", "NB": "", "SET": "", "WITHOUT": "", "count": 64}
+_COMMANDS = {  # name: (call, what it does, its options)
     "reproduce": (_reproduce, "execute what is out of date and write the report", ("nb", "set", "without")),
     "report": (_report, "write the pages from the notebooks that are executed already", ()),
     "execute": (_execute, "execute one notebook, whether it is out of date or not", ("name", "set", "only")),
@@ -164,16 +164,16 @@ COMMANDS = {  # name: (call, what it does, its options)
 def _parser():
     parser = argparse.ArgumentParser(prog="python -m helpers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for command, (call, summary, options) in COMMANDS.items():
+    for command, (call, summary, options) in _COMMANDS.items():
         added = commands.add_parser(command, help=summary, description=summary)
         added.set_defaults(call=call)
         for name in ("profile", *options):
             if name == "name":
                 added.add_argument(name)
                 continue
-            how = dict(OPTIONS[name])
+            how = dict(_OPTIONS[name])
             if (variable := str(how.get("default"))).isupper():
-                default = DEFAULTS.get(name, DEFAULTS.get(variable))
+                default = _DEFAULTS.get(name, _DEFAULTS.get(variable))
                 how["default"] = os.environ.get(variable, default) or ("" if name == "profile" else default)
             added.add_argument(f"--{name.replace('_', '-')}", **how)
     return parser

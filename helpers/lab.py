@@ -36,7 +36,7 @@ from helpers.reporting.params import (
 )
 from helpers.study.tasks import load_library
 
-RUN = "ASV_RUN"  # what a run under `make` hands to its kernel: settings from the command line, and the folder to write to
+_RUN = "ASV_RUN"  # what a run under `make` hands to its kernel: settings from the command line, and the folder to write to
 
 
 class Lab:
@@ -80,7 +80,7 @@ class Lab:
         ParameterError for a profile, a name, a type or a value that does not fit; it says which ones do.
         """
         values = {"PROFILE": profile, **{name.upper(): value for name, value in values.items()}}
-        run = json.loads(os.environ.get(RUN, "null"))
+        run = json.loads(os.environ.get(_RUN, "null"))
         known = assigned(parameters_cell(notebook_source(notebook, root)))
         refuse_unknown(_typed(), known, notebook)
         check_values(values, known, notebook)

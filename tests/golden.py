@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from helpers.channels import sections
-from helpers.channels.plan import cell_messages, load_study, request_body, request_key
+from helpers.channels.plan import _request_key, cell_messages, load_study, request_body
 from helpers.channels.stacks import load_stacks
 from helpers.channels.views import GENERATED, quote, view_messages
 from helpers.study.traces import STEPS
@@ -38,14 +38,14 @@ def plans(ids):
     every = [(name, step) for name in ids for step in range(1, len(STEPS) + 1)]
     return {
         "global_replay": sections.global_replay(ids, STACK),
-        "temperature_check": sections.temperature_check(ids, WARM),
+        "temperature_check": sections._temperature_check(ids, WARM),
         "retry": sections.retry(ids, STACK),
-        "retrieval_face": sections.retrieval_face(ids, STACK),
+        "retrieval_face": sections._retrieval_face(ids, STACK),
         "matched_cube": sections.matched_cube(ids, STACK),
         "bridge": sections.bridge(ids, STACK, SECOND, (0, 1)),
         "source_only": sections.source_only(ids, STACK),
         "controls": sections.controls(ids, STACK),
-        "step_diagnostics": sections.step_diagnostics(ids, STACK),
+        "step_diagnostics": sections._step_diagnostics(ids, STACK),
         "components": sections.components(every, STACK),
     }
 
@@ -59,7 +59,7 @@ def requests(study, stacks):
         messages = [cell_messages(row, study) for row in rows]
         keys = {
             name: digest(
-                None if said is None else request_key(request_body(said, stack), stack, row.wave)
+                None if said is None else _request_key(request_body(said, stack), stack, row.wave)
                 for row, said in zip(rows, messages, strict=True)
             )
             for name, stack in stacks.items()

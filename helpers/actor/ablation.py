@@ -12,12 +12,12 @@ from helpers.measuring.inference import TrajectoryDraws, interval
 from helpers.study.traces import parse_trajectory
 
 # What each arm does without.
-ARMS = {"neither": ("planning", "reflection"), "planning": ("reflection",), "reflection": ("planning",), "both": ()}
-COSTS = ["calls", "prompt_tokens", "completion_tokens", "seconds"]
-CONFIDENCE_TOKENS = 6
+_ARMS = {"neither": ("planning", "reflection"), "planning": ("reflection",), "reflection": ("planning",), "both": ()}
+_COSTS = ["calls", "prompt_tokens", "completion_tokens", "seconds"]
+_CONFIDENCE_TOKENS = 6
 
 
-def confidence_prompt(state):
+def _confidence_prompt(state):
     """The question for the actor's stated confidence in its own answer."""
     return (
         "How likely is it, in percent, that the evidence supports every statement of this answer? Reply with one "
@@ -25,7 +25,7 @@ def confidence_prompt(state):
     )
 
 
-def stated_confidence(text):
+def _stated_confidence(text):
     """The first number of a reply as a probability; NaN where there is none from 0 to 100."""
     match = re.search(r"\d+(?:\.\d+)?", text)
     return float(match.group(0)) / 100 if match and float(match.group(0)) <= 100 else np.nan
@@ -47,15 +47,15 @@ def run_arms(tasks, retriever, model, setting):
     where no number was given), trajectory
     """
     rows = []
-    for task, (arm, left_out) in itertools.product(tasks, ARMS.items()):
+    for task, (arm, left_out) in itertools.product(tasks, _ARMS.items()):
         frozen = Workflow(retriever, model, **setting, leave_out=left_out, meter=model.meter).run(task)
         trajectory = parse_trajectory(frozen)
-        used = pd.DataFrame([step["cost"] for step in frozen["steps"]]).reindex(columns=COSTS).sum(min_count=1)
-        said = model(confidence_prompt(trajectory.states[-1]), CONFIDENCE_TOKENS)
+        used = pd.DataFrame([step["cost"] for step in frozen["steps"]]).reindex(columns=_COSTS).sum(min_count=1)
+        said = model(_confidence_prompt(trajectory.states[-1]), _CONFIDENCE_TOKENS)
         rows.append({
             "task_id": task["task_id"], "family": task["family"], "arm": arm, "success": float(frozen["success"]),
             "partial": frozen["final_score"], **used, "hard": len(violations(trajectory)),
-            "confidence": stated_confidence(said), "trajectory": trajectory,
+            "confidence": _stated_confidence(said), "trajectory": trajectory,
         })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -67,8 +67,8 @@ def effects(frame, value, *, draws=10_000, seed=20260716, level=0.95, method="pe
     B - P - R + N, over the tasks that all four arms ran, which are drawn with replacement. Returns a DataFrame indexed
     by effect (planning, reflection, interaction): estimate, low, high, n (tasks).
     """
-    wide = frame.pivot(index="task_id", columns="arm", values=value)[list(ARMS)].dropna()
-    n, p, r, b = (wide[arm].to_numpy() for arm in ARMS)
+    wide = frame.pivot(index="task_id", columns="arm", values=value)[list(_ARMS)].dropna()
+    n, p, r, b = (wide[arm].to_numpy() for arm in _ARMS)
     table = np.column_stack([(p + b - n - r) / 2, (r + b - n - p) / 2, b - p - r + n])
     ids = wide.index.to_numpy()
     point, replicates = TrajectoryDraws(ids, draws, seed).means(table, ids)

@@ -21,7 +21,7 @@ class NotReached(Exception):
     """The actor's model cannot be used: a wrong key, no network, an endpoint that stays down."""
 
 
-def answering(stack, client, budget=None):
+def _answering(stack, client, budget=None):
     """A function for other threads: ``(prompt, max_tokens) -> (text, usage)`` at temperature zero.
 
     A request that the endpoint refuses raises RuntimeError, for which the actor has a fallback; an endpoint that
@@ -61,7 +61,7 @@ async def with_answers(run, path, stack, *, acquire="recorded", budget=None):
         if acquire == "recorded":
             raise
     async with adding_to(path), client_for(stack) as client:
-        return await asyncio.to_thread(run, Remembered(path, answering(stack, client, budget)))
+        return await asyncio.to_thread(run, Remembered(path, _answering(stack, client, budget)))
 
 
 def freeze(tasks, workflow, path, actor):
@@ -96,7 +96,7 @@ async def obtain_trajectories(tasks, retriever, path, stack, *, relevance, libra
     if not _left(tasks, path):
         return 0
     async with adding_to(path), client_for(stack) as client:
-        answer = answering(stack, client, budget)
+        answer = _answering(stack, client, budget)
         workflow = Workflow(retriever, lambda prompt, most: answer(prompt, most)[0], relevance=relevance)
         actor = {"stack": stack.name, "relevance": relevance, "support": workflow.support}
         actor["library_sha256"] = embedded.file_sha256(library) if library else None

@@ -13,13 +13,13 @@ import pandas as pd
 from helpers.study.traces import STEPS, Trajectory
 
 # The state fields that each step may write; the question is written by nobody.
-WRITES = {
+_WRITES = {
     "classify": {"question_type"}, "plan": {"plan"}, "validate_plan": {"plan"}, "retrieve": {"artifacts"},
     "extract": {"artifacts", "evidence"}, "synthesize": {"answer", "citations"}, "audit": {"issues"},
     "revise": {"answer", "citations", "issues"}, "verify": {"verification"}, "post_audit": {"issues"},
     "finalize": {"status"},
 }  # fmt: skip
-QUERY_WORDS = 40  # a search query is text of one to so many words, without operators
+_QUERY_WORDS = 40  # a search query is text of one to so many words, without operators
 _OPERATOR = re.compile(r"\b(?:AND|OR|NOT)\b|[\[\]()\"]")
 
 
@@ -41,7 +41,7 @@ def violations(trajectory: Trajectory):
     found, retrieved, cited, closed = [], set(), set(), False
     for number, (action, before, after) in enumerate(zip(STEPS, trajectory.states, trajectory.states[1:]), start=1):
         changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
-        found += [Violation(number, "foreign field", k) for k in sorted(changed - WRITES[action])]
+        found += [Violation(number, "foreign field", k) for k in sorted(changed - _WRITES[action])]
         if closed and changed:
             found.append(Violation(number, "step after halt", ", ".join(sorted(changed))))
         if "plan" in changed and not _query_fits(after):
@@ -56,14 +56,14 @@ def violations(trajectory: Trajectory):
 
 def _query_fits(state):
     query = state["plan"].get("query") if isinstance(state.get("plan"), dict) else None
-    return isinstance(query, str) and 1 <= len(query.split()) <= QUERY_WORDS and not _OPERATOR.search(query)
+    return isinstance(query, str) and 1 <= len(query.split()) <= _QUERY_WORDS and not _OPERATOR.search(query)
 
 
 def _documents(state):
     return {str(a.get("doc_id")) for a in state.get("artifacts") or [] if isinstance(a, dict)}
 
 
-def governed_value(utility, soft_cost, price):
+def _governed_value(utility, soft_cost, price):
     """Utility minus price times soft cost: what is traded, and nothing that must not be."""
     return utility - price * soft_cost
 
@@ -80,7 +80,7 @@ def verdict(policies, *, price, most_loss):
     most_loss : float, largest calibration loss that is tolerated (its epsilon)
     """
     out = policies.copy()
-    out["value"] = governed_value(out["utility"], out["soft_cost"], price)
+    out["value"] = _governed_value(out["utility"], out["soft_cost"], price)
     out["why"] = [_refusal(row, most_loss) for row in out.itertuples()]
     out["feasible"] = out["why"] == ""
     return out.sort_values(["feasible", "value"], ascending=[False, False], kind="stable")

@@ -63,7 +63,7 @@ class Remembered:
         return dict(self.used)
 
 
-class Intervention(NamedTuple):
+class _Intervention(NamedTuple):
     """One factor set to one value; ``name`` is how a table calls it."""
 
     name: str
@@ -75,7 +75,7 @@ def replay(task, retriever, ask, setting, *interventions):
     """The actor's run on a task, with at most one factor changed, as a trajectory row that could be frozen.
 
     ``setting`` holds the Workflow's own thresholds (``relevance``, ``support``, …), ``interventions`` none for the
-    baseline, or one :class:`Intervention`; TwoFactors for more.
+    baseline, or one :class:`_Intervention`; TwoFactors for more.
     """
     if len(interventions) > 1:
         names = ", ".join(i.name for i in interventions)
@@ -95,24 +95,24 @@ def replay(task, retriever, ask, setting, *interventions):
 
 
 def causes(task, article, baseline):
-    """Single changes that make sense for a failed run, as a list of :class:`Intervention`.
+    """Single changes that make sense for a failed run, as a list of :class:`_Intervention`.
 
     ``article`` is the library entry about the question, None where there is none; ``baseline`` is a trajectory row.
     """
     words = " ".join(dict.fromkeys(terms(task["question"])))
-    every = [Intervention("the question's words", "plan", {"plan": {"query": words}}),
-             Intervention("a lax audit", "audit", 0.0)]  # fmt: skip
+    every = [_Intervention("the question's words", "plan", {"plan": {"query": words}}),
+             _Intervention("a lax audit", "audit", 0.0)]  # fmt: skip
     if article:
         first = lambda hits: sorted(hits, key=lambda hit: hit["doc_id"] != article["doc_id"])
-        every += [Intervention("the right document", "documents", {"artifacts": [as_artifact(article)]}),
-                  Intervention("the article first", "ranking", first)]  # fmt: skip
+        every += [_Intervention("the right document", "documents", {"artifacts": [as_artifact(article)]}),
+                  _Intervention("the article first", "ranking", first)]  # fmt: skip
     if evidence := parse_trajectory(baseline).states[STEPS.index("extract") + 1].get("evidence"):
         answer = {"answer": evidence[0]["quote"], "citations": [evidence[0]["doc_id"]]}
-        every.append(Intervention("a quoting draft", "draft", answer))
+        every.append(_Intervention("a quoting draft", "draft", answer))
     return every
 
 
-def same_until(baseline, patched, step):
+def _same_until(baseline, patched, step):
     """NotDeterministic where two replays differ before the step at which something was set."""
     for old, new in zip(baseline["steps"], patched["steps"], strict=True):
         if old["action"] == step:
@@ -135,7 +135,7 @@ def debug_failure(task, retriever, ask, setting, *, failed, interventions):
     rows = []
     for it in interventions:
         patched = replay(task, retriever, ask, setting, it)
-        same_until(baseline, patched, FACTORS[it.factor])
+        _same_until(baseline, patched, FACTORS[it.factor])
         steps = zip(baseline["steps"], patched["steps"], strict=True)
         changed = [old["action"] for old, new in steps if old["patch"] != new["patch"]]
         rows.append((it.name, it.factor, 1.0 - float(failed(patched)), ", ".join(changed)))

@@ -51,7 +51,7 @@ class LibraryRetriever:
         return [{**self.library[i], "relevance": float(scores[i])} for i in best if scores[i] > 0]
 
 
-def worth_another_try(error):
+def _worth_another_try(error):
     """Whether a failed E-utilities call may go through later: 429, a server's fault, a lost connection."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code == 429 or error.code >= 500
@@ -76,7 +76,7 @@ class PubMedRetriever:
         Entrez.api_key = os.environ.get("NCBI_API_KEY") or None
         Entrez.max_tries = 1  # Biopython asks again after a 429 or 500 at once, without a pause
         self.entrez = Entrez
-        again = retry_if_exception(worth_another_try)
+        again = retry_if_exception(_worth_another_try)
         self.retrying = Retrying(retry=again, stop=stop_after_attempt(tries), wait=wait_fixed(pause_s), reraise=True)
 
     def _ask(self, call, arguments):
@@ -110,7 +110,7 @@ class PubMedRetriever:
             return []
         ids = self._read("esearch", "IdList", term=query, retmax=limit, sort="relevance")
         records = self._read("efetch", "PubmedArticle", id=",".join(ids), rettype="abstract") if ids else []
-        found = [pubmed_document(record) for record in records]
+        found = [_pubmed_document(record) for record in records]
         return [{**d, "relevance": 1 / rank} for rank, d in enumerate(found, start=1) if d["summary"]]
 
 
@@ -119,7 +119,7 @@ def plain_text(text):
     return " ".join(html.unescape(_TAG.sub("", str(text))).split())
 
 
-def pubmed_document(record):
+def _pubmed_document(record):
     """One parsed PubmedArticle as a document; the abstract is the summary."""
     citation = record["MedlineCitation"]
     article = citation["Article"]

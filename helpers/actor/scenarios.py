@@ -10,12 +10,12 @@ from helpers.actor.workflow import Workflow, audit_answer
 from helpers.study.files import DataError, read_jsonl
 from helpers.study.traces import parse_trajectory
 
-NAMES = (
+_NAMES = (
     "stale memory", "flaky tool", "adversarial distractor", "ambiguous request", "invalid schema", "premature halt",
 )  # fmt: skip
-SETTING = {"relevance": 1.0}
+_SETTING = {"relevance": 1.0}
 # The beginning of each step's prompt tells a scripted model which step is asking.
-PROMPTS = {
+_PROMPTS = {
     "classify": "Classify the biomedical question",
     "plan": "Write a PubMed search query",
     "synthesize": "Answer the",
@@ -29,9 +29,9 @@ def load_scenarios(path):
     rows = read_jsonl(path)
     needed = {"scenario", "why", "question", "library", "answers", "own_document", "expect"}
     for number, row in enumerate(rows, start=1):
-        if needed - set(row) or row["scenario"] not in NAMES:
+        if needed - set(row) or row["scenario"] not in _NAMES:
             fields = ", ".join(sorted(needed))
-            raise DataError(f"{path}, line {number}: a scenario of {', '.join(NAMES)} with {fields}.")
+            raise DataError(f"{path}, line {number}: a scenario of {', '.join(_NAMES)} with {fields}.")
     return rows
 
 
@@ -39,7 +39,7 @@ def scripted(answers):
     """A model that says what a scenario tells it to; null fails like a lost connection."""
 
     def ask(prompt, max_tokens):
-        step = next(name for name, start in PROMPTS.items() if prompt.startswith(start))
+        step = next(name for name, start in _PROMPTS.items() if prompt.startswith(start))
         if answers.get(step) is None:
             raise RuntimeError("the scripted model fails here")
         return answers[step]
@@ -53,7 +53,7 @@ def behaviour(scenario):
     Acquired are document ids, fallbacks steps, issues a count, violations rules and failures kinds.
     """
     task, library = {"task_id": "scenario", "question": scenario["question"]}, scenario["library"]
-    row = Workflow(LibraryRetriever(library), scripted(scenario["answers"]), **SETTING).run(task)
+    row = Workflow(LibraryRetriever(library), scripted(scenario["answers"]), **_SETTING).run(task)
     trajectory, documents = parse_trajectory(row), {d["doc_id"]: d for d in library}
     final = trajectory.states[-1]
     score = lambda state: audit_answer(state, documents, 0.5)["final_score"]

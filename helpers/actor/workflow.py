@@ -12,10 +12,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from helpers.study.tasks import terms
 from helpers.study.traces import STEPS, apply_patch
 
-QUESTION_TYPES = ("intervention", "risk", "mechanism", "diagnostic", "other")
+_QUESTION_TYPES = ("intervention", "risk", "mechanism", "diagnostic", "other")
 # Without the first it searches with the question's own words, without the second only the final audit is made.
-COMPONENTS = ("planning", "reflection")
-ABSTAIN = "The retrieved evidence is insufficient to answer the question."
+_COMPONENTS = ("planning", "reflection")
+_ABSTAIN = "The retrieved evidence is insufficient to answer the question."
 _ABSTAINS = re.compile(r"\b(insufficient|not enough|no evidence|cannot be (?:answered|determined)|unclear)\b", re.I)
 _STRONG = re.compile(
     r"\b(proves?|proven|definitive(?:ly)?|always|never|certainly|undoubtedly|guarantees?|conclusive(?:ly)?|all patients"
@@ -52,8 +52,8 @@ class Workflow:
     meter: Callable = dict  # running totals of what the model has used, ``{name: number}``; a step's share is its cost
 
     def __post_init__(self):
-        if unknown := set(self.leave_out) - set(COMPONENTS):
-            raise ValueError(f"leave_out {sorted(unknown)}; use {', '.join(COMPONENTS)}.")
+        if unknown := set(self.leave_out) - set(_COMPONENTS):
+            raise ValueError(f"leave_out {sorted(unknown)}; use {', '.join(_COMPONENTS)}.")
 
     def run(self, task):
         """One frozen trajectory row: x0, eleven steps, final_score and success."""
@@ -80,7 +80,7 @@ class Workflow:
                 memory["relevance"] = 0.0
             return patch, f"{action} was set from outside", "deterministic"
         if "planning" in self.leave_out and action in ("plan", "validate_plan"):
-            query = question_query(state["question"])
+            query = _question_query(state["question"])
             return ({"plan": {"query": query}} if action == "plan" else {}), "this actor does not plan", "deterministic"
         if "reflection" in self.leave_out and action in ("audit", "revise"):
             return {}, "this actor does not reflect", "deterministic"
@@ -100,19 +100,19 @@ class Workflow:
 
     def _written(self, state, memory, prompt):
         """An answer from the model, else the first quote, else an abstention; and the step's mode."""
-        text = self._ask(memory, prompt, 56, accept_answer)
-        fallback = state["evidence"][0]["quote"] if state["evidence"] else ABSTAIN
+        text = self._ask(memory, prompt, 56, _accept_answer)
+        fallback = state["evidence"][0]["quote"] if state["evidence"] else _ABSTAIN
         return text or fallback, "llm" if text else "fallback"
 
     # The eleven steps: state and memory in; patch, observation and mode out.
 
     def classify(self, state, memory):
         prompt = (
-            "Classify the biomedical question as one of: " + ", ".join(QUESTION_TYPES) + ".\n"
+            "Classify the biomedical question as one of: " + ", ".join(_QUESTION_TYPES) + ".\n"
             f"Question: {state['question']}\nAnswer with one word."
         )
-        word = self._ask(memory, prompt, 6, lambda s: next((t for t in QUESTION_TYPES if t in s.lower()), None))
-        kind = word or guess_type(state["question"])
+        word = self._ask(memory, prompt, 6, lambda s: next((t for t in _QUESTION_TYPES if t in s.lower()), None))
+        kind = word or _guess_type(state["question"])
         return {"question_type": kind}, f"classified as {kind}", "llm" if word else "fallback"
 
     def plan(self, state, memory):
@@ -121,8 +121,8 @@ class Workflow:
             "the exposure or treatment, and the outcome. No operators, no explanation.\n"
             f"Question: {state['question']}\nKeywords:"
         )
-        told = self._ask(memory, prompt, 32, accept_query)
-        query, mode = told or question_query(state["question"]), "llm" if told else "fallback"
+        told = self._ask(memory, prompt, 32, _accept_query)
+        query, mode = told or _question_query(state["question"]), "llm" if told else "fallback"
         return {"plan": {"query": query}}, f"planned a search with {len(query.split())} keywords", mode
 
     def validate_plan(self, state, memory):
@@ -146,7 +146,7 @@ class Workflow:
     def extract(self, state, memory):
         if not state["artifacts"]:
             return {}, "nothing to extract", "deterministic"
-        evidence = best_sentences(state["artifacts"], state["question"], self.sentences)
+        evidence = _best_sentences(state["artifacts"], state["question"], self.sentences)
         released = [{k: v for k, v in a.items() if k != "text"} for a in state["artifacts"]]
         said = f"kept {len(evidence)} sentences, released the full text"
         return {"artifacts": released, "evidence": evidence}, said, "deterministic"
@@ -157,7 +157,7 @@ class Workflow:
         else:
             prompt = (
                 "Answer the question in one or two sentences from the evidence only.\n"
-                f"Evidence:\n{evidence_text(state)}\nQuestion: {state['question']}\nAnswer:"
+                f"Evidence:\n{_evidence_text(state)}\nQuestion: {state['question']}\nAnswer:"
             )
         text, mode = self._written(state, memory, prompt)
         return {"answer": text, "citations": sources(state)}, f"drafted {len(sentences(text))} sentences", mode
@@ -170,7 +170,7 @@ class Workflow:
     def revise(self, state, memory):
         if not state.get("issues"):
             return {}, "nothing to revise", "deterministic"
-        held, nothing = "Use the words and figures of the evidence.", f"There is none, so write: {ABSTAIN}"
+        held, nothing = "Use the words and figures of the evidence.", f"There is none, so write: {_ABSTAIN}"
         prompt = (
             f"Rewrite the answer in one or two sentences so that the evidence supports every statement. "
             f"{held if state['evidence'] else nothing}\n"
@@ -185,7 +185,7 @@ class Workflow:
             "Is the answer supported by the evidence? Reply with one word: supported, partly, or unsupported.\n"
             f"{evidence_and_answer(state)}\nReply:"
         )
-        word = self._ask(memory, prompt, 6, accept_verdict)
+        word = self._ask(memory, prompt, 6, _accept_verdict)
         verdict = word or ("unsupported" if self._issues(state, memory) else "supported")
         return {"verification": verdict}, f"verification says {verdict}", "llm" if word else "fallback"
 
@@ -200,30 +200,30 @@ class Workflow:
         return {"status": status}, "closed the case", "deterministic"
 
 
-def question_query(question):
+def _question_query(question):
     """A search query without a model: the question's first eight content words."""
     return " ".join(list(dict.fromkeys(terms(question)))[:8])
 
 
-def guess_type(question):
+def _guess_type(question):
     """Question type by keyword, for when the model's answer is unusable."""
     return next((kind for kind, hint in _TYPE_HINTS.items() if re.search(hint, question, re.I)), "other")
 
 
-def accept_query(text):
+def _accept_query(text):
     """A model's search query without operators and punctuation; None unless two to twelve words remain."""
     words = re.findall(r"[A-Za-z0-9][A-Za-z0-9-]*", re.sub(r"\b(AND|OR|NOT)\b", " ", text))
     return " ".join(words[:12]) if len(words) >= 2 else None
 
 
-def accept_answer(text):
+def _accept_answer(text):
     """A model's answer of at least four words, cut after the last full sentence when it has one."""
     text = " ".join(text.split())
     whole = text[: text.rfind(".") + 1]
     return next((t for t in (whole, text) if len(t.split()) >= 4), None)
 
 
-def accept_verdict(text):
+def _accept_verdict(text):
     """One of the three verdicts, or None."""
     words = re.findall(r"[a-z]+", text.lower())
     return next((w for w in words if w in ("supported", "partly", "unsupported")), None)
@@ -234,7 +234,7 @@ def sentences(text):
     return [s.strip() for s in re.split(r"(?<=[.!?])(?<!vs\.)(?<!e\.g\.)(?<!i\.e\.)\s+(?=[A-Z])", text) if s.strip()]
 
 
-def best_sentences(artifacts, question, limit):
+def _best_sentences(artifacts, question, limit):
     """The sentences of the artifacts that share most words with the question, in their own order."""
     wanted = set(terms(question))
     every = [(a["doc_id"], s) for a in artifacts for s in sentences(a["text"])]
@@ -243,14 +243,14 @@ def best_sentences(artifacts, question, limit):
     return [{"doc_id": every[i][0], "quote": every[i][1]} for i in keep]
 
 
-def evidence_text(state):
+def _evidence_text(state):
     """Evidence sentences of a state with their source, one a line."""
     return "\n".join(f"[{e['doc_id']}] {e['quote']}" for e in state["evidence"])
 
 
 def evidence_and_answer(state):
     """Evidence and answer of a state, as prompts show them."""
-    return f"Evidence:\n{evidence_text(state) or '(none)'}\nAnswer: {state['answer']}"
+    return f"Evidence:\n{_evidence_text(state) or '(none)'}\nAnswer: {state['answer']}"
 
 
 def sources(state):
@@ -273,7 +273,7 @@ def audit_answer(state, documents, support):
     answer, cited = state["answer"], state.get("citations") or []
     source = " ".join(documents[c]["summary"] for c in cited if c in documents)
     claims = (claim for claim in sentences(answer) if not _ABSTAINS.search(claim))
-    supported = [is_supported(claim, source, support) for claim in claims]
+    supported = [_is_supported(claim, source, support) for claim in claims]
     issues = [f"claim {n} has no support in its sources" for n, ok in enumerate(supported, start=1) if not ok]
     precision = sum(c in documents for c in cited) / len(cited) if cited else 0.0
     issues += ["the answer cites nothing"] if supported and not cited else []
@@ -286,7 +286,7 @@ def audit_answer(state, documents, support):
             "final_score": score, "issues": issues}  # fmt: skip
 
 
-def is_supported(claim, source, threshold):
+def _is_supported(claim, source, threshold):
     """Whether a claim's numbers all occur in the source, and enough of its content words do."""
     words = [t for t in terms(claim) if not t.isdigit() and t not in _FRAMING]
     known = set(terms(source))

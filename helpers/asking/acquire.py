@@ -17,7 +17,7 @@ from helpers.asking.run import Acquisition, missing_cells, unrecorded
 from helpers.channels.plan import add_keys, request_body
 
 
-def fresh_waves(plan, tables):
+def _fresh_waves(plan, tables):
     """The plan with its waves moved past every recorded wave of its stacks."""
     recorded = [w for t in tables for w in t["wave"].to_pylist() if w is not None]
     return plan.assign(wave=plan["wave"] + max(recorded, default=-1) + 1)
@@ -40,9 +40,9 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
     """
     check_mode(acquire)
     stores = {name: Recordings(folder, name) for name in plan["stack"].unique()}
-    told_apart([stacks[name] for name in stores])
+    _told_apart([stacks[name] for name in stores])
     if acquire == "fresh":
-        plan = fresh_waves(plan, [store.table(["key", "wave"]) for store in stores.values()])
+        plan = _fresh_waves(plan, [store.table(["key", "wave"]) for store in stores.values()])
     plan = add_keys(plan, study, stacks)
     if acquire != "recorded":
         budget = budget or Budget()
@@ -56,7 +56,7 @@ async def obtain(plan, study, stacks, folder, *, acquire="recorded", section="",
     return plan, pa.concat_tables(tables).sort_by("key")
 
 
-def told_apart(stacks):
+def _told_apart(stacks):
     """ValueError where two stacks would ask the same evaluator in the same way: each answer would be paid for twice."""
     seen = {}
     for stack in stacks:

@@ -18,7 +18,7 @@ def parse_answer(text, asked_at, seconds):
         **_usage(answer),
         "asked_at": round(asked_at, 3),
         "seconds": round(seconds, 4),
-        **first_alternatives(choice.get("logprobs")),
+        **_first_alternatives(choice.get("logprobs")),
     }
 
 
@@ -78,7 +78,7 @@ def _logprob(value):
     return math.nan if value is None or isinstance(value, bool) else float(value)
 
 
-def first_alternatives(logprobs):
+def _first_alternatives(logprobs):
     """Alternatives of the first generated token: ``tokens`` and ``logprobs``, else ``unread`` with what came.
 
     Some serialisers write minus infinity as null: such an alternative is kept as NaN, and the others can be read; so

@@ -6,7 +6,7 @@ import json
 
 from helpers.asking.faults import BudgetSpent
 
-MARGIN = 1.1  # a later prompt may have somewhat more tokens a byte than any before it
+_MARGIN = 1.1  # a later prompt may have somewhat more tokens a byte than any before it
 
 
 def money(prompt, cached, completion, price):
@@ -50,7 +50,7 @@ class Budget:
     def most(self, body, price):
         """The most that a request can cost, in the price's currency."""
         size = _size(body)
-        tokens = size if self._rate is None else min(size, MARGIN * self._rate * size)
+        tokens = size if self._rate is None else min(size, _MARGIN * self._rate * size)
         return money(tokens, 0, body.get("max_tokens") or 0, price)
 
     async def hold(self, body, price):

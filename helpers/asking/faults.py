@@ -12,8 +12,8 @@ from email.utils import parsedate_to_datetime
 
 import openai
 
-LONGEST_WAIT_S = 900.0  # a longer Retry-After ends the run: it is a quota, not a rate
-TRANSIENT = (408, 409, 425, 429)
+_LONGEST_WAIT_S = 900.0  # a longer Retry-After ends the run: it is a quota, not a rate
+_TRANSIENT = (408, 409, 425, 429)
 SHORTEST_KEY = 12  # characters below which a key is a word rather than a secret
 SHOWN = 200  # characters of a text from elsewhere that an error may show
 
@@ -80,7 +80,7 @@ def shown(text, key=None):
     return html.escape(short(text, key))
 
 
-def retry_after(response):
+def _retry_after(response):
     """Seconds that a response asks to wait (``retry-after-ms``, ``retry-after`` in seconds or as a date), or None."""
     readers = (
         ("retry-after-ms", lambda text: float(text) / 1000),
@@ -112,9 +112,9 @@ def meaning(error, key):
         return RunStopped(f"the endpoint refuses the key (HTTP {code}: {text}); check the key's environment variable")
     if code in (402, 404) or getattr(error, "code", None) == "insufficient_quota":
         return RunStopped(f"the endpoint cannot serve this run (HTTP {code}): {text}")
-    if code not in TRANSIENT and code < 500:
+    if code not in _TRANSIENT and code < 500:
         return Refused(f"refused by the endpoint (HTTP {code}): {text}")
-    wait = retry_after(error.response)
-    if wait is not None and wait > LONGEST_WAIT_S:
+    wait = _retry_after(error.response)
+    if wait is not None and wait > _LONGEST_WAIT_S:
         return RunStopped(f"the endpoint asks to wait {wait:,.0f} s (HTTP {code}), so wait first")
     return Unusable(f"HTTP {code}: {text}", wait=wait, overloaded=code == 429, charged=False)

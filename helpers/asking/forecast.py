@@ -14,12 +14,12 @@ from helpers.asking.probe import refusal, saved_probe
 from helpers.channels.plan import CELL, cell_messages, in_order
 from helpers.channels.views import GENERATED, view_id, view_messages, wanted_views
 
-CHARACTERS_PER_TOKEN = 4.0  # until a stack's own recordings say better
-MEASURED_CELLS = 400  # recorded prompts that are measured at most
-UNSEEN_TOKENS, UNSEEN_SHARE = 600, 0.35  # of a prompt whose view does not exist yet: size, part new to the cache
+_CHARACTERS_PER_TOKEN = 4.0  # until a stack's own recordings say better
+_MEASURED_CELLS = 400  # recorded prompts that are measured at most
+_UNSEEN_TOKENS, _UNSEEN_SHARE = 600, 0.35  # of a prompt whose view does not exist yet: size, part new to the cache
 
 
-def fresh_share(prompts):
+def _fresh_share(prompts):
     """Share of all prompt characters that do not repeat the beginning of the prompt before.
 
     In sorted order that is the size of the tree of prefixes: each branch counts once.
@@ -28,17 +28,17 @@ def fresh_share(prompts):
     return 1 - sum(len(commonprefix(pair)) for pair in pairwise(prompts)) / total if total else 1.0
 
 
-def prompt_text(row, study):
+def _prompt_text(row, study):
     """All characters of a cell's prompt; None where its view has not been frozen."""
     messages = cell_messages(row, study)
     return None if messages is None else "".join(m["content"] for m in messages)
 
 
 @dataclass(frozen=True)
-class Counting:
+class _Counting:
     """How prompt tokens of a stack are counted: characters a token, and the recorded cells that say so (0: a guess)."""
 
-    characters: float = CHARACTERS_PER_TOKEN
+    characters: float = _CHARACTERS_PER_TOKEN
     cells: int = 0
 
     @property
@@ -47,7 +47,7 @@ class Counting:
         return f"measured, {self.characters:.2f} characters a token" if self.cells else "estimated"
 
 
-def measured_counting(plan, study, table, most=MEASURED_CELLS):
+def _measured_counting(plan, study, table, most=_MEASURED_CELLS):
     """Counting of one stack from those of a plan's cells that are recorded with their prompt tokens.
 
     Parameters
@@ -59,8 +59,8 @@ def measured_counting(plan, study, table, most=MEASURED_CELLS):
     tokens = dict(zip(table["key"].to_pylist(), table["prompt_tokens"].to_pylist(), strict=True))
     rows = [row for row in plan.itertuples(index=False) if tokens.get(row.key)]
     rows = rows[:: -(-len(rows) // most)] if rows else []
-    characters = sum(len(prompt_text(row, study)) for row in rows)
-    return Counting(characters / sum(tokens[row.key] for row in rows), len(rows)) if rows else Counting()
+    characters = sum(len(_prompt_text(row, study)) for row in rows)
+    return _Counting(characters / sum(tokens[row.key] for row in rows), len(rows)) if rows else _Counting()
 
 
 def forecasts(chosen, setting):
@@ -77,23 +77,23 @@ def forecasts(chosen, setting):
     counting, speed = {}, {}
     for name, part in every.groupby("stack", sort=False):
         table = setting.store(name).table(["key", "prompt_tokens", "cached_tokens", "seconds"])
-        counting[name] = measured_counting(part.drop_duplicates("key"), study, table)
-        speed[name] = measured_speed(table)
+        counting[name] = _measured_counting(part.drop_duplicates("key"), study, table)
+        speed[name] = _measured_speed(table)
     counted, rows = set(), []
     for section, plan in zip(chosen, plans, strict=True):
-        rows += view_forecast(section, setting, counting.get(setting.main.name, Counting()), counted)
+        rows += _view_forecast(section, setting, counting.get(setting.main.name, _Counting()), counted)
         rows += forecast(section, plan, setting, counting=counting, speed=speed)
     return rows
 
 
-def measured_speed(table):
+def _measured_speed(table):
     """Uncached prompt tokens that a stack's recordings took a second, all else of a call included; None without any."""
     fresh = pc.sum(pc.subtract(table["prompt_tokens"], table["cached_tokens"])).as_py()
     seconds = pc.sum(table["seconds"]).as_py()
     return fresh / seconds if fresh and seconds else None
 
 
-def expected_seconds(stack, *, calls, tokens, fresh, measured):
+def _expected_seconds(stack, *, calls, tokens, fresh, measured):
     """How long calls will take: at the measured speed of a stack of this machine, else at the speeds of its file.
 
     An endpoint elsewhere answers many calls at a time, so what one took says little about the next thousand.
@@ -113,7 +113,7 @@ def forecast(section, plan, setting, *, counting, speed):
     ----------
     plan : the section's keyed plan
     counting : dict of stack name to Counting
-    speed : dict of stack name to :func:`measured_speed`
+    speed : dict of stack name to :func:`_measured_speed`
     """
     rows = []
     for name in dict.fromkeys(plan["stack"]):
@@ -123,7 +123,7 @@ def forecast(section, plan, setting, *, counting, speed):
         todo = part[~recorded]
         grouped = stack.kind == "embedded" and setting.order(section) == "prefix-groups"
         tokens, fresh, note = prompt_tokens(todo, setting.study, counting[name], grouped=grouped)
-        seconds = expected_seconds(stack, calls=len(todo), tokens=tokens, fresh=fresh, measured=speed[name])
+        seconds = _expected_seconds(stack, calls=len(todo), tokens=tokens, fresh=fresh, measured=speed[name])
         rows.append(
             {
                 "section": section.name, "stack": name, "planned": len(part), "recorded": int(recorded.sum()), "to ask": len(todo),
@@ -135,7 +135,7 @@ def forecast(section, plan, setting, *, counting, speed):
     return rows
 
 
-def view_forecast(section, setting, counting, counted):
+def _view_forecast(section, setting, counting, counted):
     """At most one row: the texts that a section's generated views still need, each at the mean length of its kind.
 
     Parameters
@@ -154,7 +154,7 @@ def view_forecast(section, setting, counting, counted):
     prompts = [view_messages(study.task(t.trajectory_id), study.states[t.trajectory_id][state], GENERATED[kind])
                for t, state, kind in todo]  # fmt: skip
     tokens = sum(len(m["content"]) for messages in prompts for m in messages) / counting.characters
-    mean = {kind: mean_view_tokens(kind, study, counting) for kind in {kind for _, _, kind in todo}}
+    mean = {kind: _mean_view_tokens(kind, study, counting) for kind in {kind for _, _, kind in todo}}
     answers = sum(mean[kind] for _, _, kind in todo)
     speed = stack.tokens_per_s
     return [
@@ -168,7 +168,7 @@ def view_forecast(section, setting, counting, counted):
     ]  # fmt: skip
 
 
-def mean_view_tokens(kind, study, counting):
+def _mean_view_tokens(kind, study, counting):
     """Tokens that a view of a kind is expected to have: the mean of the frozen ones, else the most it may have."""
     lengths = [len(text) for name, text in study.views.items() if name.endswith(f"/{kind}")]
     return np.mean(lengths) / counting.characters if lengths else GENERATED[kind]["max_tokens"]
@@ -183,13 +183,13 @@ def prompt_tokens(todo, study, counting, *, grouped=False):
         return 0, 0, ""
     if grouped:
         todo = todo.iloc[in_order(todo, study, "prefix-groups")]
-    prompts = [p for row in todo.itertuples(index=False) if (p := prompt_text(row, study)) is not None]
+    prompts = [p for row in todo.itertuples(index=False) if (p := _prompt_text(row, study)) is not None]
     if not prompts:
-        tokens, share = len(todo) * UNSEEN_TOKENS, UNSEEN_SHARE
-        note = f"estimated, {UNSEEN_TOKENS} a prompt, no view yet"
+        tokens, share = len(todo) * _UNSEEN_TOKENS, _UNSEEN_SHARE
+        note = f"estimated, {_UNSEEN_TOKENS} a prompt, no view yet"
     else:
         tokens = len(todo) * sum(map(len, prompts)) / len(prompts) / counting.characters
-        share, note = fresh_share(prompts if grouped else sorted(prompts)), counting.note
+        share, note = _fresh_share(prompts if grouped else sorted(prompts)), counting.note
         note += f", {len(todo) - len(prompts)} without their view at the mean" if len(prompts) < len(todo) else ""
     return tokens, tokens * share, note
 
@@ -208,7 +208,7 @@ def prices(tokens, fresh, generated, stack):
     }
 
 
-def stack_notes(names, setting):
+def _stack_notes(names, setting):
     """One sentence a stack: what its probe found, and where its prices come from."""
     lines = []
     for name in names:
@@ -234,9 +234,9 @@ def print_plan(rows, setting):
     money = [f"{part['list'].sum():.2f} {currency} at list price ({part['cached input'].sum():.2f} with cached input, "
              f"{part['batch'].sum():.2f} by batch)" for currency, part in frame.groupby("currency")]  # fmt: skip
     print(f"\nin all: {frame['to ask'].sum():,} calls, about {frame['minutes'].sum():.0f} minutes, {'; '.join(money)}.")
-    print(f"Estimated prompt tokens are counted at {CHARACTERS_PER_TOKEN:g} characters each; measured ones by what "
+    print(f"Estimated prompt tokens are counted at {_CHARACTERS_PER_TOKEN:g} characters each; measured ones by what "
           "recorded prompts of the stack took.")  # fmt: skip
     if "07_step_diagnostics" in set(frame["section"]):
         print("Not counted: the component audit of 07_step_diagnostics, which chooses its transitions by what is recorded "
               "first, and the actor's own calls in notebooks 08 and 09; these notebooks ask with ACQUIRE=missing.")  # fmt: skip
-    print("\n".join(stack_notes(list(dict.fromkeys(frame["stack"])), setting)))
+    print("\n".join(_stack_notes(list(dict.fromkeys(frame["stack"])), setting)))

@@ -20,9 +20,9 @@ from helpers.channels.stacks import StackError
 from helpers.channels.views import ENDPOINTS, GENERATED, fits, prompt_sha256, view_id, view_messages, wanted_views
 from helpers.study.files import append_jsonl, read_jsonl
 
-SLOTS = 2  # texts generated side by side by the embedded server; more would each evaluate the shared prompt again
-MOST_WITHOUT_TEXT = 3  # refused or empty views after which a run that has written none stops
-DONOR_KIND = "generated-128"  # the views that a donor gives
+_SLOTS = 2  # texts generated side by side by the embedded server; more would each evaluate the shared prompt again
+_MOST_WITHOUT_TEXT = 3  # refused or empty views after which a run that has written none stops
+_DONOR_KIND = "generated-128"  # the views that a donor gives
 
 
 # -- generated views --------------------------------------------------------------------------------
@@ -51,20 +51,20 @@ async def obtain_views(study, kinds, states, *, path, stack, acquire="recorded",
         missing, rows, left_out = _missing(wanted, study), [], {}
         if not missing:
             return study
-        async with client_for(stack, slots=SLOTS) as client:
+        async with client_for(stack, slots=_SLOTS) as client:
             if recordings is not None:
                 store = Recordings(recordings, stack.name)
                 async with store.my_turn():
                     await ensure_probed(stack, client, store, readouts=("joint",), budget=budget)
-            options = {"at_once": SLOTS, "budget": budget, "left_out": left_out}
+            options = {"at_once": _SLOTS, "budget": budget, "left_out": left_out}
             with tqdm(total=len(missing), desc="generating views", unit="view", disable=not progress) as bar:
-                async for row in freeze_views(missing, study.tasks, path, stack, client, **options):
+                async for row in _freeze_views(missing, study.tasks, path, stack, client, **options):
                     rows.append(row)
                     bar.update()
     if left_out:
         first = next(iter(left_out.values()))
         print(f"{len(left_out)} views stay missing: the generator has no text for them. {first}")
-    return with_views(study, rows)
+    return _with_views(study, rows)
 
 
 def _id(wanted):
@@ -76,7 +76,7 @@ def _missing(wanted, study):
     return [w for w in wanted if _id(w) not in study.views]
 
 
-async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=None, left_out=None):
+async def _freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=None, left_out=None):
     """Generate the views that ``path`` does not hold yet; append and yield each row as it arrives.
 
     Parameters
@@ -106,11 +106,11 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=
             if asker.stopping:
                 return None
             try:
-                row = await generated_view(*view, tasks[view[0].task_id], asker)
+                row = await _generated_view(*view, tasks[view[0].task_id], asker)
                 append_jsonl(path, row)
             except Refused as reason:
                 left_out[name] = str(reason)
-                if len(left_out) < MOST_WITHOUT_TEXT or written:
+                if len(left_out) < _MOST_WITHOUT_TEXT or written:
                     return None
                 asker.stopping = True
                 raise StackError(f"{stack.name}: {len(left_out)} views asked, none written. {reason}") from None
@@ -134,7 +134,7 @@ async def freeze_views(wanted, tasks, path, stack, client, *, at_once=4, budget=
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def generated_view(trajectory, state, kind, task, asker):
+async def _generated_view(trajectory, state, kind, task, asker):
     """Ask the generator for one view; the row to freeze. Refused or StackError name the view where there is none."""
     rule, stack, name = GENERATED[kind], asker.stack, f"view {view_id(trajectory.trajectory_id, state, kind)}"
     messages = view_messages(task, trajectory.projected[state], rule)
@@ -164,16 +164,16 @@ async def obtain_donors(study, path, *, acquire="recorded"):
     async with my_turn(study, path) as study:
         rows = [
             {"trajectory_id": name, "state": state, "kind": "donor", "donor": donor,
-             "text": study.views[view_id(donor, state, DONOR_KIND)]}
-            for name, donor in choose_donors(study).items()
+             "text": study.views[view_id(donor, state, _DONOR_KIND)]}
+            for name, donor in _choose_donors(study).items()
             for state in ENDPOINTS if view_id(name, state, "donor") not in study.views
         ]  # fmt: skip
         for row in rows:
             append_jsonl(path, row)
-    return with_views(study, rows)
+    return _with_views(study, rows)
 
 
-def choose_donors(study):
+def _choose_donors(study):
     """Donor of each trajectory: another task of the same family, nearest combined word count, ties by file order.
 
     Any trajectory of the file may give, also one that the study leaves out. Those whose views are not frozen neither
@@ -195,7 +195,7 @@ def choose_donors(study):
 
 def _combined_words(study, name):
     """Words of a trajectory's views before and after retrieval together; None where one is not frozen."""
-    texts = [study.views.get(view_id(name, state, DONOR_KIND)) for state in ENDPOINTS]
+    texts = [study.views.get(view_id(name, state, _DONOR_KIND)) for state in ENDPOINTS]
     return None if None in texts else sum(len(text.split()) for text in texts)
 
 
@@ -212,7 +212,7 @@ def adding_to(path):
 async def my_turn(study, path):
     """One run at a time adds to a views file; the block gets the study with what the others have added by then."""
     async with adding_to(path):
-        yield with_views(study, [row for row in read_jsonl(path, missing_ok=True) if _added(study, row)])
+        yield _with_views(study, [row for row in read_jsonl(path, missing_ok=True) if _added(study, row)])
 
 
 def _added(study, row):
@@ -222,7 +222,7 @@ def _added(study, row):
     return new and name in study.trajectories and fits(row, study.trajectories[name], study.task(name))
 
 
-def with_views(study, rows):
+def _with_views(study, rows):
     """The study with frozen rows added to its views."""
     added = {view_id(row["trajectory_id"], row["state"], row["kind"]): row["text"] for row in rows}
     return replace(study, views=study.views | added)

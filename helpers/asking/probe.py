@@ -19,21 +19,21 @@ from helpers.measuring.labels import BINARY_LABELS, JOINT_LABELS, normalise, usa
 CALLS = 3
 ATTEMPTS = 4
 LABELS = {"joint": JOINT_LABELS, "binary": BINARY_LABELS}
-FEWEST_ALTERNATIVES = 4
-MOST_MASS = 1.05  # of all alternatives of one token; rounding takes it a little above 1
-JOINT_PROMPT = (
+_FEWEST_ALTERNATIVES = 4
+_MOST_MASS = 1.05  # of all alternatives of one token; rounding takes it a little above 1
+_JOINT_PROMPT = (
     "Four boxes are labelled A, B, C and D. A coin is in one of them, and nothing is known about which one.\n"
     "Output exactly one physical option token: A, B, C, or D."
 )
-BINARY_PROMPT = "A coin is thrown and nobody has looked at it. Does it show heads?\nOutput exactly Yes or No."
+_BINARY_PROMPT = "A coin is thrown and nobody has looked at it. Does it show heads?\nOutput exactly Yes or No."
 # Slope of log-probability differences at temperature 2 on those at temperature 1: 1 where the endpoint
 # ignores the temperature, 0.5 where it divides by it. A warm prefix cache moves single values by up to
 # 0.2 nats, alternatives spread over 5 nats and more, so 0.15 leaves room and keeps the two apart.
-SLOPES = {False: 1.0, True: 0.5}
-TOLERANCE = 0.15
+_SLOPES = {False: 1.0, True: 0.5}
+_TOLERANCE = 0.15
 
 
-def temperature_slope(cool, warm):
+def _temperature_slope(cool, warm):
     """Slope of log-probability differences between two temperatures, by least squares.
 
     ``cool`` and ``warm`` are {token: log-probability} (nats) at temperature 1 and 2. None with fewer than three common
@@ -51,7 +51,7 @@ def scaled_by_temperature(slope):
     """True, False, or None where the slope says neither."""
     if slope is None:
         return None
-    return next((scaled for scaled, at in SLOPES.items() if abs(slope - at) <= TOLERANCE), None)
+    return next((scaled for scaled, at in _SLOPES.items() if abs(slope - at) <= _TOLERANCE), None)
 
 
 def _alternatives(row):
@@ -65,7 +65,7 @@ def findings(stack, joint, binary, warm):
     """
     found = {"joint": _alternatives(joint), "binary": _alternatives(binary)}
     single = {readout: {normalise(t) for t, v in tokens.items() if usable(v)} for readout, tokens in found.items()}
-    slope = temperature_slope(found["joint"], _alternatives(warm))
+    slope = _temperature_slope(found["joint"], _alternatives(warm))
     return {
         **_asked_of(stack),
         "logprobs": all(found.values()),
@@ -84,10 +84,10 @@ def refusal(found, stack, readouts=("joint", "binary")):
     """Why a probed stack cannot be used for these readouts, as a sentence; None where it can."""
     if not found["logprobs"]:
         return "the endpoint returns no log-probabilities although they were asked for; use another model or endpoint."
-    if found["alternatives"] < FEWEST_ALTERNATIVES:
+    if found["alternatives"] < _FEWEST_ALTERNATIVES:
         came = found["alternatives"]
-        return f"only {came} alternatives come back, at least {FEWEST_ALTERNATIVES} are needed; raise top_logprobs."
-    if found.get("mass", 0) > MOST_MASS:  # a result of an earlier version has none
+        return f"only {came} alternatives come back, at least {_FEWEST_ALTERNATIVES} are needed; raise top_logprobs."
+    if found.get("mass", 0) > _MOST_MASS:  # a result of an earlier version has none
         return (
             f"the alternatives of one token add up to a probability of {found['mass']:g}, so the values are no "
             "log-probabilities of that token; use another model or endpoint."
@@ -116,7 +116,7 @@ async def probe(stack, client, budget=None):
     They are the joint question at temperature 1, a binary one with the stack's own settings, and the joint one at 2.
     """
     asker, answers = Asker(stack, client, budget=budget, attempts=ATTEMPTS), []
-    for prompt, temperature in ((JOINT_PROMPT, 1.0), (BINARY_PROMPT, None), (JOINT_PROMPT, 2.0)):
+    for prompt, temperature in ((_JOINT_PROMPT, 1.0), (_BINARY_PROMPT, None), (_JOINT_PROMPT, 2.0)):
         body = request_body([{"role": "user", "content": prompt}], stack)
         body |= {} if temperature is None else {"temperature": temperature}
         try:
@@ -145,7 +145,7 @@ def saved_probe(folder, stack):
         return None
 
 
-def save_probe(found, folder, stack):
+def _save_probe(found, folder, stack):
     """Keep a result; the file is touched only where it says something new."""
     path, text = _path(folder, stack), json.dumps(found, indent=1, ensure_ascii=False) + "\n"
     if path.exists() and path.read_text(encoding="utf-8") == text:
@@ -156,7 +156,7 @@ def save_probe(found, folder, stack):
     partial.replace(path)
 
 
-def check_probe(found, stack, readouts=("joint", "binary")):
+def _check_probe(found, stack, readouts=("joint", "binary")):
     """StackError where a probe's result refuses the stack."""
     if reason := refusal(found, stack, readouts):
         raise StackError(f"{stack.name}: the probe refuses this stack: {reason}")
@@ -175,15 +175,15 @@ async def ensure_probed(stack, client, store, *, readouts=("joint", "binary"), b
     if left is not None and left < CALLS:
         raise RunStopped(f"{stack.name}: its probe needs {CALLS} calls, the budget is {left}; raise the budget.")
     found = await probe(stack, client, budget)
-    save_probe(found, store.parquet.parent, stack)
-    check_probe(found, stack, readouts)
+    _save_probe(found, store.parquet.parent, stack)
+    _check_probe(found, stack, readouts)
 
 
 async def show_probe(stack, folder):
     """Probe a stack, print and return the result; StackError where it refuses the stack."""
     async with client_for(stack) as client:
         found = await probe(stack, client)
-    save_probe(found, folder, stack)
+    _save_probe(found, folder, stack)
     print(json.dumps(found, indent=1, ensure_ascii=False))
-    check_probe(found, stack)
+    _check_probe(found, stack)
     return found

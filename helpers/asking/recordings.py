@@ -28,20 +28,20 @@ TYPES = {
     "cached_tokens": pa.int32(), "completion_tokens": pa.int32(), "asked_at": pa.float64(), "seconds": pa.float64(),
 }  # fmt: skip
 PARTS = ("state_hash", "view_hash", "task_hash", "settings", "identity")  # of a request; see plan.request_parts
-ANSWER = ("tokens", "logprobs", "unread", "sampled", "returned_model", "fingerprint", "response_id", "finish_reason",
+_ANSWER = ("tokens", "logprobs", "unread", "sampled", "returned_model", "fingerprint", "response_id", "finish_reason",
           "prompt_tokens", "cached_tokens", "completion_tokens", "asked_at", "seconds")  # fmt: skip
 READ = ("key", "tokens", "logprobs", "unread")  # what the reducers read
 # True for a journal row that was answered without log-probabilities: inside a JSON text a quote is escaped,
 # so this sequence can only be the row's own field.
-UNREAD = '(instr(row, \'"unread": "\') > 0)'
-TABLES = (
+_UNREAD = '(instr(row, \'"unread": "\') > 0)'
+_TABLES = (
     "answers (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID",
     "failures (key TEXT PRIMARY KEY, reason TEXT, at REAL)",
 )
-WAITING = "another run is asking {}; waiting for it, then only what is still missing is asked."
+_WAITING = "another run is asking {}; waiting for it, then only what is still missing is asked."
 
 
-def channel_types(channel=Channel):
+def _channel_types(channel=Channel):
     """The Arrow type of each field of the channel, by its annotation."""
     kinds = {str: pa.string(), int: pa.int16(), float: pa.float64(), bool: pa.bool_()}
     hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(channel).items()}
@@ -49,15 +49,15 @@ def channel_types(channel=Channel):
     return {name: next(kinds[kind] for kind in hint if kind in kinds) for name, hint in hints.items()}
 
 
-_TYPES = channel_types() | TYPES
-SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in ("key", "section", *CELL, *PARTS, *ANSWER)])
+_TYPES = _channel_types() | TYPES
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in ("key", "section", *CELL, *PARTS, *_ANSWER)])
 # What recordings from before a field of the channel was added had in it.
-LATER = {field.name: field.default for field in fields(Channel) if field.default is not MISSING}
+_LATER = {field.name: field.default for field in fields(Channel) if field.default is not MISSING}
 
 
-def as_table(rows):
+def _as_table(rows):
     """Recording rows (dicts) as an Arrow table of the declared schema."""
-    rows = [{name: row.get(name, LATER.get(name)) for name in SCHEMA.names} for row in rows]
+    rows = [{name: row.get(name, _LATER.get(name)) for name in SCHEMA.names} for row in rows]
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
@@ -117,12 +117,12 @@ class Recordings:
             return SCHEMA.empty_table().select(columns)
         try:
             new = [name for name in columns if name not in self._columns]
-            later = set(new) & LATER.keys() - set(pq.read_schema(self.parquet).names) if new else ()
+            later = set(new) & _LATER.keys() - set(pq.read_schema(self.parquet).names) if new else ()
             if set(new) - set(later):
                 read = pq.read_table(self.parquet, columns=[name for name in new if name not in later])
                 self._columns |= dict(zip(read.column_names, read.columns, strict=True))
             rows = len(self._columns["key"])
-            self._columns |= {name: pa.array([LATER[name]] * rows, SCHEMA.field(name).type) for name in later}
+            self._columns |= {name: pa.array([_LATER[name]] * rows, SCHEMA.field(name).type) for name in later}
             return pa.table({name: self._columns[name] for name in columns})
         except (pa.ArrowException, OSError, KeyError) as error:
             raise DataError(
@@ -134,7 +134,7 @@ class Recordings:
         """Rows of the journal as a table."""
         if self._fresh is None:
             rows = self._select("SELECT row FROM answers ORDER BY key")
-            self._fresh = as_table([json.loads(text) for (text,) in rows])
+            self._fresh = _as_table([json.loads(text) for (text,) in rows])
         return self._fresh
 
     def failures(self):
@@ -159,7 +159,7 @@ class Recordings:
         try:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=FULL")
-            for table in TABLES:
+            for table in _TABLES:
                 database.execute(f"CREATE TABLE IF NOT EXISTS {table}")
             yield database
         except sqlite3.OperationalError as error:
@@ -184,7 +184,7 @@ class Recordings:
                 database.execute("BEGIN IMMEDIATE")
                 database.executemany(
                     f"INSERT INTO answers AS old VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET row = excluded.row "
-                    f"WHERE {UNREAD.replace('row', 'old.row')} AND NOT {UNREAD.replace('row', 'excluded.row')}",
+                    f"WHERE {_UNREAD.replace('row', 'old.row')} AND NOT {_UNREAD.replace('row', 'excluded.row')}",
                     [(row["key"], json.dumps(row, ensure_ascii=False)) for row in rows],
                 )
                 database.executemany("DELETE FROM failures WHERE key = ?", [(row["key"],) for row in rows])
@@ -203,7 +203,7 @@ class Recordings:
 
     def my_turn(self, say=print):
         """One run at a time asks a stack, so that two runs never pay for the same question; see :func:`turns.turn`."""
-        return turn(self.journal.with_suffix(".lock"), WAITING.format(self.stack), say)
+        return turn(self.journal.with_suffix(".lock"), _WAITING.format(self.stack), say)
 
     def export(self):
         """Write everything recorded to the Parquet file: sorted by key, same content, same bytes."""

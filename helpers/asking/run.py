@@ -17,19 +17,19 @@ from helpers.asking.faults import Refused, RunStopped, Unusable
 from helpers.channels.plan import CELL, cell_messages, in_order, request_body, request_parts
 from helpers.measuring.labels import ANOTHER_MODEL, BINARY_LABELS, JOINT_LABELS, SENTINEL, read_labels
 
-OUTAGE_S = 300.0  # how long an endpoint may be out of reach before a run gives up
-GRACE_S = 30.0  # how long a stopping run waits for answers that are paid for
-MOST_SPOILED = 0.2
-FIRST_LOOK = 20  # settled cells before the spoiled share is looked at
+_OUTAGE_S = 300.0  # how long an endpoint may be out of reach before a run gives up
+_GRACE_S = 30.0  # how long a stopping run waits for answers that are paid for
+_MOST_SPOILED = 0.2
+_FIRST_LOOK = 20  # settled cells before the spoiled share is looked at
 
 
-def set_aside(row):
+def _set_aside(row):
     """An answer by a model that the stack does not declare: what came is kept, nothing of it is read as a value."""
     said = json.dumps({name: row.pop(name, None) for name in ("tokens", "logprobs", "unread")})
     return row | {"unread": plain_text(f"{ANOTHER_MODEL}: {said}"[:4000])}
 
 
-def is_spoiled(row, readout):
+def _is_spoiled(row, readout):
     """Whether an answer came without log-probabilities, from another model, or with a sentinel for a label."""
     labels = BINARY_LABELS if readout == "binary" else JOINT_LABELS
     return bool(row.get("unread")) or SENTINEL in read_labels(row.get("tokens"), row.get("logprobs"), labels).reasons
@@ -52,7 +52,7 @@ class Acquisition:
     written, begun, settled, spoiled : int, answers on disk; cells asked, through, and through without a usable answer
     """
 
-    def __init__(self, recordings, stack, client, *, progress=True, most_spoiled=MOST_SPOILED, outage_s=OUTAGE_S,
+    def __init__(self, recordings, stack, client, *, progress=True, most_spoiled=_MOST_SPOILED, outage_s=_OUTAGE_S,
                  **options):  # fmt: skip
         self.recordings, self.stack, self.progress, self.most_spoiled = recordings, stack, progress, most_spoiled
         self.asker = Asker(stack, client, outage_s=outage_s, **options)
@@ -105,7 +105,7 @@ class Acquisition:
             for worker in running - paid:
                 worker.cancel()
             if paid:  # their requests are out and will be charged: wait for the answers, ask nothing new
-                await asyncio.wait(paid, timeout=GRACE_S)
+                await asyncio.wait(paid, timeout=_GRACE_S)
         finally:
             for worker in workers:
                 worker.cancel()
@@ -122,7 +122,7 @@ class Acquisition:
             spoiled, reason = True, "log-probabilities or the right model are missing in the answer"
             try:
                 row = await self.asker.ask(body, lambda *wire, fields=fields: self._kept(fields, parse_answer(*wire)))
-                spoiled = is_spoiled(row, fields["readout"])
+                spoiled = _is_spoiled(row, fields["readout"])
             except (Refused, Unusable) as fault:
                 reason = f"no usable answer: {fault}" if isinstance(fault, Unusable) else str(fault)
                 self.failures[fields["key"]] = reason
@@ -133,7 +133,7 @@ class Acquisition:
     def _kept(self, fields, row):
         """Hand an answer to the writer while it is read, so that nothing can come between answer and queue."""
         if self.stack.returned_models and row["returned_model"] not in self.stack.returned_models:
-            row = set_aside(row)
+            row = _set_aside(row)
         self._unwritten += 1
         self._queue.put_nowait({**fields, **row})
         return row
@@ -145,7 +145,7 @@ class Acquisition:
         """
         self.settled += 1
         self.spoiled += spoiled
-        if spoiled and self.settled >= FIRST_LOOK and self.spoiled > self.most_spoiled * self.begun:
+        if spoiled and self.settled >= _FIRST_LOOK and self.spoiled > self.most_spoiled * self.begun:
             raise RunStopped(
                 f"{self.stack.name}: {self.spoiled} of {self.begun} cells begun came back without a usable answer, "
                 f"more than {self.most_spoiled:.0%}; the last one: {reason}. What was answered is recorded; look at "

@@ -8,7 +8,7 @@ from filelock import FileLock, Timeout
 
 from helpers.study.files import DataError
 
-LOOK_AGAIN_S = 0.2  # between two looks at a lock that another run holds
+_LOOK_AGAIN_S = 0.2  # between two looks at a lock that another run holds
 
 
 @contextlib.asynccontextmanager
@@ -27,7 +27,7 @@ async def turn(lock, waiting, say=print):
                 if waiting:
                     say(waiting)
                 waiting = None  # once is enough
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(_LOOK_AGAIN_S)
     except OSError as error:
         raise DataError(f"{lock.parent}: cannot be written ({error.strerror}); make it writable.") from None
     try:

@@ -27,7 +27,7 @@ async def verify(setting, count, *, progress=True):
     plan = plan[plan["key"].isin(store.keys())]
     if plan.empty:
         raise DataError(f"{store.parquet}: nothing recorded for {name} to verify.")
-    sample = draw_transitions(plan, count)
+    sample = _draw_transitions(plan, count)
     with TemporaryDirectory() as folder:
         scratch = Recordings(folder, name)
         async with client_for(stack) as client:
@@ -36,7 +36,7 @@ async def verify(setting, count, *, progress=True):
         return compare(sample, study, store.table(READ), scratch.table(READ))
 
 
-def draw_transitions(plan, count):
+def _draw_transitions(plan, count):
     """Cells of hash-drawn transitions (both states under one channel), at least ``count`` cells."""
     chosen, order = [], {}
     for key, part in plan.groupby(["trajectory_id", "template"], sort=False):

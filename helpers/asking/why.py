@@ -13,10 +13,10 @@ from helpers.channels.plan import CELL, add_keys, request_parts
 from helpers.study.files import DataError
 
 COORDINATES = tuple(name for name in CELL if name != "wave")  # that make two cells the same but for their wave
-COMPARED = (*COORDINATES, *PARTS, "wave")
+_COMPARED = (*COORDINATES, *PARTS, "wave")
 
 
-def recorded_stacks(folder):
+def _recorded_stacks(folder):
     """Names of the stacks that have recordings in a folder."""
     folder = Path(folder)
     return sorted({p.stem for pattern in ("*.parquet", "journal/*.sqlite") for p in folder.glob(pattern)})
@@ -30,7 +30,7 @@ def stats(folder, stacks):
     """
     counts = ["prompt_tokens", "cached_tokens", "completion_tokens"]
     frames = []
-    for name in recorded_stacks(folder):
+    for name in _recorded_stacks(folder):
         frame = Recordings(folder, name).frame(["wave", "section", "unread", *counts])
         frame[counts] = frame[counts].fillna(0).astype("int64")
         frame["section"] = frame["section"].fillna("")
@@ -43,7 +43,7 @@ def stats(folder, stacks):
     return pd.concat(frames) if frames else pd.DataFrame()
 
 
-def comparable(row, study, stack):
+def _comparable(row, study, stack):
     """A plan row (a named tuple) as the fields that are compared with recordings."""
     cell = {name: getattr(row, name) for name in CELL}
     return {n: None if pd.isna(value) else value for n, value in cell.items()} | request_parts(row, study, stack)
@@ -52,12 +52,12 @@ def comparable(row, study, stack):
 def nearest(wanted, recorded):
     """The recording that agrees with a wanted cell in most fields, and the fields in which it differs.
 
-    ``wanted`` is from :func:`comparable`, ``recorded`` a DataFrame sorted by key. Returns a row of it and a list of
+    ``wanted`` is from :func:`_comparable`, ``recorded`` a DataFrame sorted by key. Returns a row of it and a list of
     names; ties go to the same cell coordinates, then to the first key.
     """
-    same = pd.DataFrame({n: recorded[n].eq(wanted[n]) | (recorded[n].isna() & (wanted[n] is None)) for n in COMPARED})
+    same = pd.DataFrame({n: recorded[n].eq(wanted[n]) | (recorded[n].isna() & (wanted[n] is None)) for n in _COMPARED})
     best = (same.sum(axis=1) + same[list(COORDINATES)].all(axis=1) / 2).idxmax()
-    return recorded.loc[best], [name for name in COMPARED if not same.loc[best, name]]
+    return recorded.loc[best], [name for name in _COMPARED if not same.loc[best, name]]
 
 
 def difference(name, recorded, wanted):
@@ -77,14 +77,14 @@ def why(plan, study, stacks, folder):
     out = []
     for name, part in plan.groupby("stack", sort=False):
         store = Recordings(folder, name)
-        recorded, failures = store.frame(["key", "unread", *COMPARED]), store.failures()
+        recorded, failures = store.frame(["key", "unread", *_COMPARED]), store.failures()
         readable = dict(zip(recorded["key"], recorded["unread"].isna(), strict=True))
         for row in part.itertuples(index=False):
             out.append((row, _reason(row, study, stacks[name], recorded, readable=readable, failures=failures)))
     return out
 
 
-def without_recording(plan, study, stacks, folder):
+def _without_recording(plan, study, stacks, folder):
     """The rows of a plan that are not found among the recordings, with their keys."""
     keys = set().union(*(Recordings(folder, name).keys() for name in plan["stack"].unique()))
     plan = add_keys(plan, study, stacks)
@@ -99,7 +99,7 @@ def _reason(row, study, stack, recorded, *, readable, failures):
     last = f" When it was last asked: {failures[row.key]}" if row.key in failures else ""
     if recorded.empty:
         return f"nothing is recorded for stack {stack.name}.{last}"
-    wanted = comparable(row, study, stack)
+    wanted = _comparable(row, study, stack)
     found, differing = nearest(wanted, recorded)
     if not differing:
         return f"every part agrees with recording {found['key'][:12]}, so the prompt templates have changed.{last}"
@@ -107,7 +107,7 @@ def _reason(row, study, stack, recorded, *, readable, failures):
     return f"nearest recording {found['key'][:12]}: {'; '.join(texts)}.{last}"
 
 
-def wanted_cells(setting, section, trajectory=None, wanted=None):
+def _wanted_cells(setting, section, trajectory=None, wanted=None):
     """The rows of a section's plan that some coordinates describe; DataError where there are none.
 
     Parameters
@@ -133,8 +133,8 @@ def wanted_cells(setting, section, trajectory=None, wanted=None):
 
 def print_why(setting, section, trajectory=None, wanted=None, most=20):
     """Print how many of some cells are missing, and why the first of them are."""
-    plan = wanted_cells(setting, section, trajectory, wanted)
-    missing = without_recording(plan, setting.study, setting.stacks, setting.recordings)
+    plan = _wanted_cells(setting, section, trajectory, wanted)
+    missing = _without_recording(plan, setting.study, setting.stacks, setting.recordings)
     print(f"{len(plan)} cells, {len(missing)} of them missing.")
     for row, text in why(missing.head(most), setting.study, setting.stacks, setting.recordings):
         channel = f"{row.template}/{row.view}, {row.readout}"

@@ -26,7 +26,7 @@ class Channel:
     slice: Literal["full", "evidence"] = "full"
 
     def __post_init__(self):
-        for name, values in ALLOWED.items():
+        for name, values in _ALLOWED.items():
             if getattr(self, name) not in values:
                 raise ValueError(f"channel {name} {getattr(self, name)!r}; use one of {', '.join(values)}.")
         if self.template == "direct" and self.view != "empty":
@@ -43,7 +43,7 @@ class Channel:
 
 
 CHANNEL_FIELDS = tuple(field.name for field in fields(Channel))
-ALLOWED = {field.name: get_args(field.type) for field in fields(Channel) if get_origin(field.type) is Literal}
+_ALLOWED = {field.name: get_args(field.type) for field in fields(Channel) if get_origin(field.type) is Literal}
 
 
 def direct(stack, **changes):

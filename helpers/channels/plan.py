@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import pandas as pd
@@ -19,7 +19,7 @@ from helpers.study.traces import load_trajectories
 
 CELL = ("trajectory_id", "state", *CHANNEL_FIELDS, "layout", "assessed", "wave")
 LAYOUTS = (0, 1, 2, 3)
-JOINT = -1  # value of ``assessed`` where all candidates are read at once
+_JOINT = -1  # value of ``assessed`` where all candidates are read at once
 KEPT = 50_000  # prompts and hashes that a study keeps, about 200 MB
 
 
@@ -91,26 +91,27 @@ def make_plan(trajectory_ids, states, channels, *, waves=(0,), layouts=LAYOUTS):
     """Cells as a DataFrame of columns ``CELL``, one a row, in declared order; ``assessed`` is a position or -1."""
     rows = []
     for name, state, channel, wave, layout in itertools.product(trajectory_ids, states, channels, waves, layouts):
-        assessed = range(K) if channel.readout == "binary" else (JOINT,)
+        assessed = range(K) if channel.readout == "binary" else (_JOINT,)
         rows += [(name, state, *channel.fields().values(), layout, a, wave) for a in assessed]
     return pd.DataFrame(rows, columns=list(CELL)).astype({"view_state": "Int64"})
 
 
-def channel_of(row):
+def _channel_of(row):
     """The Channel of a plan row (a named tuple or a mapping)."""
     values = row if isinstance(row, dict) else row._asdict()
-    return _channel(*(None if pd.isna(values[name]) else values[name] for name in CHANNEL_FIELDS))
+    return _channel(*(values[name] for name in CHANNEL_FIELDS))
 
 
 @lru_cache(maxsize=1024)  # a plan has few channels and many rows
 def _channel(*values):
-    channel = Channel(*values)
-    return channel if channel.view_state is None else replace(channel, view_state=int(channel.view_state))
+    fields = dict(zip(CHANNEL_FIELDS, values, strict=True))
+    view_state = fields.pop("view_state")
+    return Channel(**fields, view_state=None if pd.isna(view_state) else int(view_state))
 
 
 def cell_messages(row, study):
     """Messages of one cell, or None where its view has not been frozen; rendered once for every stack and wave."""
-    channel = channel_of({**row._asdict(), "stack": "any"})
+    channel = _channel_of({**row._asdict(), "stack": "any"})
     messages = study.once(_messages, row.trajectory_id, row.state, channel, row.layout, row.assessed)
     return None if messages is None else [dict(message) for message in messages]  # what is kept is not handed out
 
@@ -127,7 +128,7 @@ def _messages(study, trajectory_id, state, channel, layout, assessed):
     options = {"authority": channel.authority, "source_order": channel.source_order}
     if channel.template == "buffered":
         return prompts.buffered_messages(task, text, view, layout, **options)
-    assessed = None if assessed == JOINT else assessed
+    assessed = None if assessed == _JOINT else assessed
     return prompts.matched_messages(task, text, view, layout, assessed=assessed, **options)
 
 
@@ -136,7 +137,7 @@ def request_body(messages, stack):
     return {"model": stack.model, "messages": messages, "logprobs": True, **stack.sampling, **stack.extra_body}
 
 
-def request_key(body, stack, wave):
+def _request_key(body, stack, wave):
     """SHA-256 of the canonical request, the stack's identity and the wave."""
     content = {"request": body, "stack": stack.identity, "wave": int(wave)}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -172,7 +173,7 @@ def add_keys(plan, study, stacks):
 
     def key(row, stack):
         messages = cell_messages(row, study)
-        return None if messages is None else request_key(request_body(messages, stack), stack, row.wave)
+        return None if messages is None else _request_key(request_body(messages, stack), stack, row.wave)
 
     return plan.assign(key=[key(row, stacks[row.stack]) for row in plan.itertuples(index=False)])
 
@@ -190,7 +191,7 @@ def in_order(plan, study, order):
         return json.dumps(cell_messages(row, study), ensure_ascii=False)
 
     def group(row):
-        return short_hash([row.trajectory_id, row.state, *map(str, channel_of(row).fields().values()), row.wave])
+        return short_hash([row.trajectory_id, row.state, *map(str, _channel_of(row).fields().values()), row.wave])
 
     ranks = {
         "prefix": lambda row: (first_seen[row.trajectory_id], text(row), row.wave),

@@ -15,15 +15,15 @@ from helpers.channels.plan import make_plan
 from helpers.channels.views import ENDPOINTS
 from helpers.study.traces import STEPS
 
-ALL_STATES = tuple(range(len(STEPS) + 1))
+_ALL_STATES = tuple(range(len(STEPS) + 1))
 
 
 def global_replay(ids, stack, waves=(0,)):
     """§5.1: every state, direct and generated-view channel."""
-    return make_plan(ids, ALL_STATES, [direct(stack), generated(stack)], waves=waves)
+    return make_plan(ids, _ALL_STATES, [direct(stack), generated(stack)], waves=waves)
 
 
-def temperature_check(ids, warm):
+def _temperature_check(ids, warm):
     """§5.1: both channels at the retrieve step, by the evaluator at another sampling temperature."""
     return make_plan(ids, ENDPOINTS, [direct(warm), generated(warm)])
 
@@ -33,7 +33,7 @@ def retry(ids, stack, waves=(1, 2)):
     return global_replay(ids, stack, waves)
 
 
-def retrieval_face(ids, stack, waves=(0,)):
+def _retrieval_face(ids, stack, waves=(0,)):
     """§5.2, Equation 4: both endpoints of the retrieve step under both frozen views, and the direct path."""
     crossed = [Channel("buffered", "generated-128", stack=stack, view_state=s) for s in ENDPOINTS]
     return make_plan(ids, ENDPOINTS, [direct(stack), *crossed], waves=waves)
@@ -71,9 +71,9 @@ def controls(ids, stack, waves=(0,)):
     return make_plan(ids, ENDPOINTS, channels, waves=waves)
 
 
-def step_diagnostics(ids, stack):
+def _step_diagnostics(ids, stack):
     """First version, §4: every state, scored with the rationale pass disabled and with a 128-token rationale."""
-    return make_plan(ids, ALL_STATES, [two_pass("empty", stack), two_pass("rationale-128", stack)])
+    return make_plan(ids, _ALL_STATES, [two_pass("empty", stack), two_pass("rationale-128", stack)])
 
 
 def component_channels(stack):
@@ -98,7 +98,7 @@ def components(transitions, stack):
     return together(*(make_plan([name], sorted(found), channels, layouts=(0,)) for name, found in states.items()))
 
 
-def components_of_all(ids, stack):
+def _components_of_all(ids, stack):
     """The component channels over every transition: what the audit may choose from."""
     return components([(name, step) for name in ids for step in range(1, len(STEPS) + 1)], stack)
 
@@ -109,7 +109,7 @@ def together(*plans):
 
 # -- the registry -----------------------------------------------------------------------------------
 
-SHORT, LONG = ("generated-128",), ("ungrounded-512", "source-only-512")
+_SHORT, _LONG = ("generated-128",), ("ungrounded-512", "source-only-512")
 
 
 @dataclass(frozen=True)
@@ -155,25 +155,25 @@ class Evaluators(NamedTuple):
 
 # In the order in which they are recorded, so that a partial recording is useful.
 SECTIONS = (
-    Section("04_matched_cube", "Matched cube", "cube", lambda ids, e, w: matched_cube(ids, e.stack, waves=w), SHORT),
-    Section("06_source_only", "Source-only", "source", lambda ids, e, w: source_only(ids, e.stack, w), LONG),
-    Section("05_bridge", "Bridge", "bridge", lambda ids, e, w: bridge(ids, e.stack, e.second, w), SHORT,
+    Section("04_matched_cube", "Matched cube", "cube", lambda ids, e, w: matched_cube(ids, e.stack, waves=w), _SHORT),
+    Section("06_source_only", "Source-only", "source", lambda ids, e, w: source_only(ids, e.stack, w), _LONG),
+    Section("05_bridge", "Bridge", "bridge", lambda ids, e, w: bridge(ids, e.stack, e.second, w), _SHORT,
             asks=("stack", "second")),
-    Section("05_bridge_wave_2", "Bridge, second wave", "bridge", lambda ids, e, w: bridge(ids, e.stack, e.second, w), SHORT,
+    Section("05_bridge_wave_2", "Bridge, second wave", "bridge", lambda ids, e, w: bridge(ids, e.stack, e.second, w), _SHORT,
             waves=(1,), interleaved=True, recorded=6, part_of="05_bridge",
             asks=("stack", "second")),
-    Section("03_retrieval_face", "Retrieval face", "face", lambda ids, e, w: retrieval_face(ids, e.stack, w), SHORT),
-    Section("01_global_replay", "Global replay", "global", lambda ids, e, w: global_replay(ids, e.stack, w), SHORT, ALL_STATES),
-    Section("01_temperature", "Temperature check", "global", lambda ids, e, w: temperature_check(ids, e.warm), SHORT,
+    Section("03_retrieval_face", "Retrieval face", "face", lambda ids, e, w: _retrieval_face(ids, e.stack, w), _SHORT),
+    Section("01_global_replay", "Global replay", "global", lambda ids, e, w: global_replay(ids, e.stack, w), _SHORT, _ALL_STATES),
+    Section("01_temperature", "Temperature check", "global", lambda ids, e, w: _temperature_check(ids, e.warm), _SHORT,
             recorded=2, part_of="01_global_replay", asks=("warm",)),
-    Section("02_retry", "Retry", "retry", lambda ids, e, w: retry(ids, e.stack, w), SHORT, ALL_STATES, waves=(1, 2),
+    Section("02_retry", "Retry", "retry", lambda ids, e, w: retry(ids, e.stack, w), _SHORT, _ALL_STATES, waves=(1, 2),
             interleaved=True, recorded=30),
-    Section("A1_controls", "Controls", "controls", lambda ids, e, w: controls(ids, e.stack, w), (*SHORT, "donor"),
+    Section("A1_controls", "Controls", "controls", lambda ids, e, w: controls(ids, e.stack, w), (*_SHORT, "donor"),
             recorded=30),
-    Section("07_step_diagnostics", "Step diagnostics", "v1", lambda ids, e, w: step_diagnostics(ids, e.stack),
-            ("rationale-128",), ALL_STATES),
-    Section("07_components", "Components", "v1", lambda ids, e, w: components_of_all(ids, e.stack),
-            ("rationale-128", "rationale-512", "evidence-rationale-128"), ALL_STATES, recorded=0,
+    Section("07_step_diagnostics", "Step diagnostics", "v1", lambda ids, e, w: _step_diagnostics(ids, e.stack),
+            ("rationale-128",), _ALL_STATES),
+    Section("07_components", "Components", "v1", lambda ids, e, w: _components_of_all(ids, e.stack),
+            ("rationale-128", "rationale-512", "evidence-rationale-128"), _ALL_STATES, recorded=0,
             part_of="07_step_diagnostics"),
     Section("08_evaluating_reasoners", "Evaluating reasoners", "belief"),
     Section("09_debugging_reasoners", "Debugging reasoners", "ope"),

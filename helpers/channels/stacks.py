@@ -11,9 +11,9 @@ from pydantic.dataclasses import dataclass
 
 from helpers.study.checks import STRICT, Text, sentences
 
-NEEDED = {"embedded": ("file", "sha256"), "api": ("base_url", "key_variable")}
-NO_NUMBER = ("currency", "date", "source")  # of a price
-STACKS = Path(__file__).resolve().parents[2] / "params" / "stacks.yml"
+_NEEDED = {"embedded": ("file", "sha256"), "api": ("base_url", "key_variable")}
+_NO_NUMBER = ("currency", "date", "source")  # of a price
+_STACKS = Path(__file__).resolve().parents[2] / "params" / "stacks.yml"
 
 
 class StackError(RuntimeError):
@@ -32,7 +32,7 @@ def _as_written(value, check):
     """The value as it was written, once it is checked: 45 stays 45, as another text would be another request."""
     if (text := text_exponent(value)) is not None:
         raise ValueError(f"holds text ({text!r}); YAML reads 1e-3 as text, so write 1.0e-3.")
-    check({k: v for k, v in value.items() if k not in NO_NUMBER} if isinstance(value, dict) else value)
+    check({k: v for k, v in value.items() if k not in _NO_NUMBER} if isinstance(value, dict) else value)
     return value
 
 
@@ -46,7 +46,7 @@ class Stack:
     """One evaluator: endpoint, model, sampling settings, price. A field of another type is refused."""
 
     name: Text
-    kind: Literal[*NEEDED]
+    kind: Literal[*_NEEDED]
     model: Text
     sampling: Annotated[dict[str, Any], Number]
     order: Literal["prefix", "hash"]
@@ -84,10 +84,10 @@ class Stack:
         return "prefix-groups" if self.order == "prefix" else "hash"
 
 
-class Stacks(dict):
+class _Stacks(dict):
     """Stacks by name; an unknown name raises a StackError with those that their file has."""
 
-    def __init__(self, stacks, file=STACKS.name):
+    def __init__(self, stacks, file=_STACKS.name):
         super().__init__(stacks)
         self.file = file
 
@@ -95,7 +95,7 @@ class Stacks(dict):
         raise StackError(f"unknown stack {name!r}; {self.file} has {', '.join(self)}.")
 
 
-def load_stacks(path=STACKS):
+def load_stacks(path=_STACKS):
     """All stacks of a YAML file as ``{name: Stack}``; StackError names the file, the stack and the field."""
     try:
         rows = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -107,7 +107,7 @@ def load_stacks(path=STACKS):
         raise StackError(f"{path}{where}: not valid YAML ({said}); repair it.") from None
     if not isinstance(rows, dict) or not rows:
         raise StackError(f"{path}: holds no stacks; each is a name with its fields below it.")
-    return Stacks({name: _stack(f"{path}: stack {name!r}:", name, row) for name, row in rows.items()}, Path(path).name)
+    return _Stacks({name: _stack(f"{path}: stack {name!r}:", name, row) for name, row in rows.items()}, Path(path).name)
 
 
 def _stack(where, name, row):
@@ -119,11 +119,11 @@ def _stack(where, name, row):
         stack = Stack(name=name, **{str(field_name): value for field_name, value in row.items()})
     except ValidationError as error:
         raise StackError(f"{where} {' '.join(sentences(error, Stack))}") from None
-    if missing := [needed for needed in NEEDED[stack.kind] if not getattr(stack, needed)]:
+    if missing := [needed for needed in _NEEDED[stack.kind] if not getattr(stack, needed)]:
         raise StackError(f"{where} {', '.join(missing)} missing, which a stack of kind {stack.kind} needs.")
     return stack
 
 
-def load_stack(name, path=STACKS):
+def load_stack(name, path=_STACKS):
     """One stack by name; StackError lists the names that exist."""
     return load_stacks(path)[name]

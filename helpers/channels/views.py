@@ -27,8 +27,8 @@ KINDS = {
     "evidence-rationale-128": {"max_tokens": 128, "two_pass": "evidence"},
 }
 GENERATED = {kind: rule for kind, rule in KINDS.items() if "max_tokens" in rule}
-FROZEN = tuple(kind for kind, rule in KINDS.items() if "computed" not in rule)
-QUOTE_LINES = 24
+_FROZEN = tuple(kind for kind, rule in KINDS.items() if "computed" not in rule)
+_QUOTE_LINES = 24
 # Fields whose lines a quote may hold: evidence and what was concluded from it, not the question or the plan.
 QUOTE_FIELDS = ("artifacts", "evidence", "answer", "citations", "issues", "verification", "observation")
 ENDPOINTS = (RETRIEVE, RETRIEVE + 1)  # states before and after the retrieve step
@@ -44,7 +44,7 @@ def quote(state_text):
         field = top.group(1) if top else field
         if field in QUOTE_FIELDS and any(map(str.isalnum, _KEY.sub("", line))):  # not only brackets
             kept.append(line)
-    return "\n".join(kept[:QUOTE_LINES])
+    return "\n".join(kept[:_QUOTE_LINES])
 
 
 def view_id(trajectory_id, state, kind):
@@ -52,7 +52,7 @@ def view_id(trajectory_id, state, kind):
     return f"{trajectory_id}/{state}/{kind}"
 
 
-class FrozenViews(Mapping):
+class _FrozenViews(Mapping):
     """``{view_id: text}``; a view is held against its prompt when it is first looked at; a stale one is not there.
 
     Stale is a view that was made from another state, question or prompt than there is now, and a donor that is no
@@ -118,14 +118,14 @@ def load_views(path, trajectories, tasks=None, say=print):
     if absent:
         say(f"{path}: {absent} views are of trajectories that are not there; they are left out.")
     made = "views were made from another state, question or prompt; they count as not frozen."
-    return FrozenViews(rows, fitting, lambda stale: say(f"{path}: {stale} {made}"))
+    return _FrozenViews(rows, fitting, lambda stale: say(f"{path}: {stale} {made}"))
 
 
 def _check(row, trajectory, where):
     if type(row.get("state")) is not int or not 0 <= row["state"] < len(trajectory.states):
         raise DataError(f"{where}: view of state {row.get('state')!r}, which {row['trajectory_id']} does not have.")
-    if row.get("kind") not in FROZEN:
-        raise DataError(f"{where}: unknown kind {row.get('kind')!r}; a frozen view is one of {', '.join(FROZEN)}.")
+    if row.get("kind") not in _FROZEN:
+        raise DataError(f"{where}: unknown kind {row.get('kind')!r}; a frozen view is one of {', '.join(_FROZEN)}.")
     if not isinstance(row.get("text"), str):
         raise DataError(f"{where}: the view has no text; remove the line and freeze it again.")
 

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from helpers.measuring import labels as said
 from helpers.study.files import DataError
 
-NOT_RECORDED = "not recorded"
-NOT_FROZEN = "view not frozen"
+_NOT_RECORDED = "not recorded"
+_NOT_FROZEN = "view not frozen"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Cells:
     @property
     def answered(self):
         """(n,) array of bool: which cells are recorded, whatever the answer holds."""
-        return ~np.isin(self.reason.astype(str), [NOT_RECORDED, NOT_FROZEN])
+        return ~np.isin(self.reason.astype(str), [_NOT_RECORDED, _NOT_FROZEN])
 
     def where(self, mask):
         """The cells at which a boolean array is true; nothing is read again."""
@@ -57,8 +57,8 @@ def read_cells(plan, table):
     found = lookup(plan, table)
     values, mass = np.full((len(plan), len(said.JOINT_LABELS)), np.nan), np.full(len(plan), np.nan)
     reason = np.full(len(plan), None, dtype=object)
-    reason[found < 0] = NOT_RECORDED
-    reason[(found < 0) & plan["key"].isna().to_numpy()] = NOT_FROZEN
+    reason[found < 0] = _NOT_RECORDED
+    reason[(found < 0) & plan["key"].isna().to_numpy()] = _NOT_FROZEN
     binary = (plan["readout"] == "binary").to_numpy()
     for labels, kind in ((said.JOINT_LABELS, ~binary), (said.BINARY_LABELS, binary)):
         rows = np.flatnonzero(kind & (found >= 0))

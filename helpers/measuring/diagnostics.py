@@ -20,10 +20,10 @@ from helpers.study.files import DataError, read_jsonl
 from helpers.study.projection import state_slice
 from helpers.study.tasks import K, terms
 
-EPSILON = 1e-6  # smoothing of Equation 4
+_EPSILON = 1e-6  # smoothing of Equation 4
 KEPT = 0.5  # share of a sentence's own words that must be found again for it to count as kept
 CUE_LABELS = ("state damage", "compression loss", "neither")
-OWN_WORDS = 3  # fewest words of its own that make a sentence a cue
+_OWN_WORDS = 3  # fewest words of its own that make a sentence a cue
 
 
 def beliefs(energies, scale=1.0):
@@ -36,7 +36,7 @@ def entropy_movement(before, after):
     return (entr(before).sum(axis=-1) - entr(after).sum(axis=-1)).mean(axis=-1)
 
 
-def surprise(before, after, epsilon=EPSILON):
+def surprise(before, after, epsilon=_EPSILON):
     """Kullback-Leibler divergence of the after belief from the before belief, in nats (Equation 4).
 
     Beliefs (..., B, K) are averaged over layouts, then mixed with the uniform belief, (1 - epsilon) p + epsilon / K:
@@ -86,7 +86,7 @@ def gold_leak(text):
     return bool(_GOLD.search(text))
 
 
-def candidate_coverage(text, task=None):
+def _candidate_coverage(text, task=None):
     """Share of the candidates that a rationale names: as CANDIDATE_01, as it writes it (Candidate 1), by stored id."""
     text = text if task is None else with_aliases(text, task)
     return sum(bool(re.search(rf"candidate[ _-]?0?{i}(?!\d)", text, re.IGNORECASE)) for i in range(1, K + 1)) / K
@@ -99,7 +99,7 @@ def _texts(value):
     return [text for item in items for text in _texts(item)]
 
 
-def cue_spans(state_text, task):
+def _cue_spans(state_text, task):
     """Sentences of a projected state's evidence that say something of their own, as sets of words.
 
     A word is a sentence's own when neither question nor candidates hold it; with fewer than three it carries no cue.
@@ -108,7 +108,7 @@ def cue_spans(state_text, task):
     texts = _texts(json.loads(state_slice(state_text, "evidence")))
     sentences = (s for text in texts for s in re.split(r"(?<=[.!?;])\s+", text))
     own = [frozenset(terms(s)) - shown for s in sentences]
-    return [words for words in dict.fromkeys(own) if len(words) >= OWN_WORDS]
+    return [words for words in dict.fromkeys(own) if len(words) >= _OWN_WORDS]
 
 
 def kept(spans, text):
@@ -125,8 +125,8 @@ def cue_loss(before_text, after_text, rationale, task):
     ``neither``: anything else, also where there is no evidence yet. Returns a dict: label, spans (cue sentences of the
     after-state), in_state, in_rationale (shares kept).
     """
-    spans = cue_spans(after_text, task)
-    in_state, in_rationale = kept(cue_spans(before_text, task), after_text), kept(spans, rationale)
+    spans = _cue_spans(after_text, task)
+    in_state, in_rationale = kept(_cue_spans(before_text, task), after_text), kept(spans, rationale)
     label = "state damage" if in_state < KEPT else "compression loss" if in_rationale < KEPT else "neither"
     return {"label": label, "spans": len(spans), "in_state": in_state, "in_rationale": in_rationale}
 
@@ -181,7 +181,7 @@ def flags(study, kind):
     for name, texts in study.states.items():
         for state in range(len(texts)):
             if (text := study.view(name, state, kind)) is not None:
-                rows[name, state] = label_leak(text), gold_leak(text), candidate_coverage(text, study.task(name))
+                rows[name, state] = label_leak(text), gold_leak(text), _candidate_coverage(text, study.task(name))
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=["label_leak", "gold_leak", "coverage"])
     frame.index = pd.MultiIndex.from_tuples(rows or [], names=["trajectory_id", "state"])
     return frame

@@ -5,7 +5,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 
-def fit_logistic(x, y, ridge=1.0):
+def _fit_logistic(x, y, ridge=1.0):
     """Coefficients (p,) of a logistic regression that minimises the summed loss + ridge/2 |theta|^2.
 
     ``x`` (n, p) has a column of ones if an intercept is wanted; ``y`` (n,) holds 0 and 1, both.
@@ -14,7 +14,7 @@ def fit_logistic(x, y, ridge=1.0):
     return model.fit(x, y).coef_[0]
 
 
-def point_loss(theta, x, y):
+def _point_loss(theta, x, y):
     """Log loss of single examples under a logistic model, (n,) array, nats."""
     z = np.atleast_2d(x) @ theta
     return np.logaddexp(0, z) - np.asarray(y, float) * z
@@ -32,7 +32,7 @@ def influence_on_loss(x, y, x_test, y_test, ridge=1.0):
     without the example the test loss rises, so it helped.
     """
     x, y = np.asarray(x, float), np.asarray(y, float)
-    theta = fit_logistic(x, y, ridge)
+    theta = _fit_logistic(x, y, ridge)
     p = expit(x @ theta)
     curvature = (x * (p * (1 - p))[:, None]).T @ x + ridge * np.eye(x.shape[1])
     p_test = expit(np.atleast_2d(x_test) @ theta)
@@ -43,6 +43,6 @@ def influence_on_loss(x, y, x_test, y_test, ridge=1.0):
 def leave_one_out_loss(x, y, x_test, y_test, ridge=1.0):
     """The exact change of the mean test loss when each training example is left out and the model refitted: (n,)."""
     x, y = np.asarray(x, float), np.asarray(y, float)
-    base = point_loss(fit_logistic(x, y, ridge), x_test, y_test).mean()
+    base = _point_loss(_fit_logistic(x, y, ridge), x_test, y_test).mean()
     keep = ~np.eye(len(y), dtype=bool)
-    return np.array([point_loss(fit_logistic(x[k], y[k], ridge), x_test, y_test).mean() - base for k in keep])
+    return np.array([_point_loss(_fit_logistic(x[k], y[k], ridge), x_test, y_test).mean() - base for k in keep])

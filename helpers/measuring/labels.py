@@ -12,7 +12,7 @@ import numpy as np
 
 JOINT_LABELS = ("A", "B", "C", "D")
 BINARY_LABELS = ("Yes", "No")
-STRIP = "".join(filter(str.isspace, map(chr, range(0x3001)))) + ".,:;!?()[]{}\"'`*"
+_STRIP = "".join(filter(str.isspace, map(chr, range(0x3001)))) + ".,:;!?()[]{}\"'`*"
 
 NOT_RETURNED = "label not returned"
 SENTINEL = "sentinel instead of a log-probability"
@@ -32,7 +32,7 @@ class LabelReading:
 
 def normalise(token):
     """A token without surrounding white space and simple punctuation."""
-    return token.strip(STRIP)
+    return token.strip(_STRIP)
 
 
 def usable(value):
@@ -40,7 +40,7 @@ def usable(value):
     return isinstance(value, (int, float)) and math.isfinite(value) and -1000 < value <= 0 and value != -100
 
 
-def says_nothing(value):
+def _says_nothing(value):
     """Whether a value leaves open how likely its token is: NaN, null, text, a positive number.
 
     A filler (-9999, minus infinity) stands for a token that is hardly ever said, so another variant still counts.
@@ -65,7 +65,7 @@ def read_labels(tokens, logprobs, labels):
     for label in labels:
         variants = [v for t, v in pairs if t == label]
         readable = [v for v in variants if usable(v)]
-        if readable and not any(map(says_nothing, variants)):
+        if readable and not any(map(_says_nothing, variants)):
             found.append((float(np.logaddexp.reduce(readable)), None, math.nan))
         elif variants:
             left = residual + math.fsum(math.exp(v) for v in readable)

@@ -16,7 +16,7 @@ from nbclient.exceptions import DeadKernelError
 
 from helpers.reporting.params import ROOT
 
-INJECTED = "injected-parameters"
+_INJECTED = "injected-parameters"
 _CELL_FILE = re.compile(r"\S*ipykernel_\d+/\d+\.py")  # the kernel's name for a cell, another one in each run
 _BAR = re.compile(r"\r[^\r\n\[]*\[[^\]\r\n]*\] *\n?|\r *")  # one state of a tqdm bar, or its removal
 _HOME = re.compile(r"(?:/[^\s:'\"]*)?/site-packages/")
@@ -52,7 +52,7 @@ def execute(source, output, parameters, *, settings=None, folder=None, root=ROOT
             progress_bar=progress, log_output=False, stderr_file=sys.stderr, record_timing=False,
             extra_arguments=["--log-level=CRITICAL"],  # its own log: a warning a start, a traceback at Ctrl-C
         )  # fmt: skip
-        notebook = cleaned(nbformat.read(partial, as_version=4), root)
+        notebook = _cleaned(nbformat.read(partial, as_version=4), root)
         nbformat.write(notebook, partial)
         partial.replace(output)
         failed.unlink(missing_ok=True)
@@ -60,14 +60,14 @@ def execute(source, output, parameters, *, settings=None, folder=None, root=ROOT
         partial.replace(failed)
         raise NotebookFailed(failure(source.stem, failed, error)) from None
     except (DeadKernelError, RuntimeError) as error:
-        raise NotebookFailed(f"{source.stem}: the kernel stopped ({last_line(str(error))}); is memory short?") from None
+        raise NotebookFailed(f"{source.stem}: the kernel stopped ({_last_line(str(error))}); is memory short?") from None
     finally:
         partial.unlink(missing_ok=True)
         del os.environ["ASV_RUN"]
     return notebook
 
 
-def cleaned(notebook, root=ROOT):
+def _cleaned(notebook, root=ROOT):
     """The notebook without what differs from run to run or from machine to machine, changed in place.
 
     Timings, random ids, dates, progress bars and folders go; warnings and results stay.
@@ -77,12 +77,12 @@ def cleaned(notebook, root=ROOT):
     for number, cell in enumerate(notebook.cells):
         for name in ("papermill", "execution", "ExecuteTime", "collapsed"):
             cell.metadata.pop(name, None)
-        if INJECTED in cell.metadata.get("tags", []):
-            cell.id = INJECTED
+        if _INJECTED in cell.metadata.get("tags", []):
+            cell.id = _INJECTED
         elif "id" not in cell:
             cell.id = f"cell-{number:02d}"
         if cell.cell_type == "code":
-            outputs = [_without_places(_without_progress(o), root) for o in cell.outputs]
+            outputs = [_placeless(_without_progress(o), root) for o in cell.outputs]
             cell.outputs = [o for o in outputs if o.get("name") != "stderr" or o.text.strip()]
     return notebook
 
@@ -93,16 +93,16 @@ def _without_progress(output):
     return output
 
 
-def _without_places(output, root):
+def _placeless(output, root):
     if "text" in output:
-        output.text = without_places(output.text, root)
+        output.text = _without_places(output.text, root)
     for kind, value in output.get("data", {}).items():
         if kind.startswith("text/") and isinstance(value, str):
-            output.data[kind] = without_places(value, root)
+            output.data[kind] = _without_places(value, root)
     return output
 
 
-def without_places(text, root=ROOT):
+def _without_places(text, root=ROOT):
     """A text without this machine's folders: paths start at the repository, at site-packages or at the cell."""
     text = _HOME.sub("site-packages/", _CELL_FILE.sub("<cell>", text))
     return text.replace(f"{root}/", "").replace(str(root), ".")
@@ -114,7 +114,7 @@ def failure(name, failed, error):
     raised = [i for i, c in enumerate(cells) if any(o.output_type == "error" for o in c.get("outputs", []))]
     where = heading(cells[: raised[0] if raised else len(cells)])
     shown = os.path.relpath(failed) if failed.is_relative_to(Path.cwd()) else failed
-    return f"{name}, {where}: {error.ename}: {last_line(error.evalue)} See {shown}."
+    return f"{name}, {where}: {error.ename}: {_last_line(error.evalue)} See {shown}."
 
 
 def heading(cells):
@@ -124,7 +124,7 @@ def heading(cells):
     return f"under {found[-1]!r}" if found else "before the first heading"
 
 
-def last_line(text):
+def _last_line(text):
     """The last line of a text that is not empty, without terminal colours."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
     return lines[-1] if lines else "(no message)"

@@ -22,8 +22,8 @@ from helpers.measuring.inference import METHODS, SEED
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "list": list, "tuple": list, "dict": dict}
 # What a parameter may be, wherever a notebook declares it; a notebook asserts what it alone needs.
-CHOICES = {"ACQUIRE": ("", *MODES), "INTERVAL": METHODS}
-LEAST = {"DRAWS": 2, "FIRST": 0, "WAVES": 1, "MOST_WAVES": 1, "TOP": 1, "BINS": 1, "EPISODES": 2, "REPLAYS": 0,
+_CHOICES = {"ACQUIRE": ("", *MODES), "INTERVAL": METHODS}
+_LEAST = {"DRAWS": 2, "FIRST": 0, "WAVES": 1, "MOST_WAVES": 1, "TOP": 1, "BINS": 1, "EPISODES": 2, "REPLAYS": 0,
          "ARM_TASKS": 2}  # fmt: skip
 
 
@@ -67,16 +67,16 @@ def suggestion(name, known):
 # -- profiles and notebooks ---------------------------------------------------------------------------
 
 
-def profiles(root=ROOT):
+def _profiles(root=ROOT):
     """Names of the profiles: the folders of ``params/``."""
     return sorted(p.name for p in (Path(root) / "params").iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def check_profile(profile, root=ROOT):
+def _check_profile(profile, root=ROOT):
     """The folder of a profile, a name in ``params/`` or an absolute path; ParameterError lists the ones that exist."""
     folder = Path(root) / "params" / profile
-    if not profile or not (folder / "common.yml").is_file() or (profile not in profiles(root) and not Path(profile).is_absolute()):
-        known = profiles(root)
+    if not profile or not (folder / "common.yml").is_file() or (profile not in _profiles(root) and not Path(profile).is_absolute()):
+        known = _profiles(root)
         raise ParameterError(f"no profile {profile!r}.{suggestion(profile, known)} There are: {', '.join(known)}.")
     return folder
 
@@ -118,7 +118,7 @@ def declared(notebook):
 # -- values -------------------------------------------------------------------------------------------
 
 
-def read_values(path):
+def _read_values(path):
     """Names and values of one YAML file, empty where there is no file; ParameterError names what is wrong in it."""
     if not path.exists():
         return {}
@@ -156,9 +156,9 @@ def split_settings(text):
 
 def settings_of(profile, notebook="", overrides=None, root=ROOT):
     """The Settings of a profile for one notebook: ``common.yml``, then what the notebook's file and ``overrides`` say of them."""
-    folder, overrides = check_profile(profile, root), overrides or {}
+    folder, overrides = _check_profile(profile, root), overrides or {}
     places = {place: f"params/{folder.name}/{place}" for place in ("common.yml", f"{notebook}.yml")} | {"": "the command line"}
-    given = {place: read_values(folder / place) if place else overrides for place in places}
+    given = {place: _read_values(folder / place) if place else overrides for place in places}
     refuse_unknown(given["common.yml"], Settings.model_fields, places["common.yml"], "no setting {!r} of a profile.")
     values = {name: (value, places[place]) for place, named in given.items() for name, value in named.items()
               if name in Settings.model_fields}  # fmt: skip
@@ -192,10 +192,10 @@ def merged(profile, notebook, overrides=None, *, shared=False, root=ROOT):
     values : dict of the notebook's parameters, PROFILE among them; settings : Settings
     """
     source, overrides = notebook_source(notebook, root), overrides or {}
-    folder, known = check_profile(profile, root), assigned(parameters_cell(source))
-    own = read_values(folder / f"{notebook}.yml")
+    folder, known = _check_profile(profile, root), assigned(parameters_cell(source))
+    own = _read_values(folder / f"{notebook}.yml")
     refuse_unknown(own, [*known, *Settings.model_fields], f"params/{folder.name}/{notebook}.yml")
-    every = declared_anywhere(root) if shared else known
+    every = _declared_anywhere(root) if shared else known
     refuse_unknown(overrides, dict.fromkeys([*every, *Settings.model_fields]), "the command line",
                    f"no parameter {{!r}} in {'any' if shared else 'this'} notebook.")  # fmt: skip
     if overrides.get("PROFILE", profile) != profile:
@@ -207,7 +207,7 @@ def merged(profile, notebook, overrides=None, *, shared=False, root=ROOT):
     return values | {"PROFILE": profile}, settings
 
 
-def declared_anywhere(root=ROOT):
+def _declared_anywhere(root=ROOT):
     """Names of the parameters of all notebooks, in order of first appearance."""
     return list(dict.fromkeys(name for path in notebooks(root).values() for name in declared(path)))
 
@@ -229,10 +229,10 @@ def check_values(values, known, notebook):
 
 def _out_of_range(name, value):
     """What a parameter's value must be, where it is not; None where it may stay."""
-    if name in CHOICES and value not in CHOICES[name]:
-        return f"it is one of {', '.join(filter(None, CHOICES[name]))}"
-    if name in LEAST and isinstance(value, (int, float)) and value < LEAST[name]:
-        return f"it is at least {LEAST[name]}"
+    if name in _CHOICES and value not in _CHOICES[name]:
+        return f"it is one of {', '.join(filter(None, _CHOICES[name]))}"
+    if name in _LEAST and isinstance(value, (int, float)) and value < _LEAST[name]:
+        return f"it is at least {_LEAST[name]}"
     return None
 
 

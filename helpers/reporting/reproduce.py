@@ -24,7 +24,7 @@ from helpers.study.files import write_text
 
 # What executes notebooks and writes pages takes seconds to import, so it is imported where it is needed.
 
-OVERVIEW = "00_overview"  # reads the tables that all the others write, so it runs last
+_OVERVIEW = "00_overview"  # reads the tables that all the others write, so it runs last
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Job:
     def made_from(self):
         """A hash of what the notebook is made from now; the overview is made from the other tables, too."""
         tables = sorted(self.folder.glob("*.csv")) + sorted(self.folder.glob("*.json"))
-        read = [p for p in tables if self.notebook == OVERVIEW and not p.name.startswith("00_") and p.name != manifest.FILE]
+        read = [p for p in tables if self.notebook == _OVERVIEW and not p.name.startswith("00_") and p.name != manifest.FILE]
         parts = [manifest.inputs(self.source, self.values, self.settings, self.root), *(p.read_bytes().hex() for p in read)]
         return manifest.digest("\n".join(parts))
 
@@ -116,7 +116,7 @@ def plan(profile, *, only="", setting="", without=(), root=ROOT):
     return [Job(profile, n, setting, bool(only), folder, *now, root) for n, (now, _) in found.items()]
 
 
-def prepare(settings, source, count, root=ROOT):
+def _prepare(settings, source, count, root=ROOT):
     """Make tasks and library from a PubMedQA file, for a profile whose data come from one.
 
     Another file or another number makes them again; without a file the one named before is meant.
@@ -143,14 +143,14 @@ def prepare(settings, source, count, root=ROOT):
 def reproduce(profile, *, only="", setting="", without=(), source="", count=None, root=ROOT):
     """Execute what is out of date of a report and write its pages; returns the path to look at first.
 
-    ``source`` and ``count`` are what :func:`prepare` takes; the other parameters those of :func:`plan`.
+    ``source`` and ``count`` are what :func:`_prepare` takes; the other parameters those of :func:`plan`.
     """
     jobs = plan(profile, only=only, setting=setting, without=without, root=root)
     if jobs[0].settings.PREPARE:
-        prepare(jobs[0].settings, source, count, root)
+        _prepare(jobs[0].settings, source, count, root)
         _run(plan(profile, only="freeze_traces", root=root))
-    last = [job for job in jobs if job.notebook == OVERVIEW]
-    done = _run([job for job in jobs if job.notebook != OVERVIEW]) + _run(last)
+    last = [job for job in jobs if job.notebook == _OVERVIEW]
+    done = _run([job for job in jobs if job.notebook != _OVERVIEW]) + _run(last)
     for job in done:  # what they asked meanwhile is known to all of them
         job.remember()
     folder = jobs[0].folder

@@ -20,9 +20,9 @@ COLUMNS = (
     "id", "quantity", "cohort", "n_trajectories", "n_transitions", "estimate", "low", "high", "level", "unit",
     "paper_estimate", "paper_low", "paper_high",
 )  # fmt: skip
-TOO_FEW = 12  # trajectories below which an interval says nothing about a direction
+_TOO_FEW = 12  # trajectories below which an interval says nothing about a direction
 FEW = 30  # trajectories below which percentile intervals cover visibly less than they say (`make coverage`)
-PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib", "seaborn", "openai")
+_PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib", "seaborn", "openai")
 
 
 def output_folder(path):
@@ -216,7 +216,7 @@ def agreement(row):
     middle = {"nats": 0.0, "AUC difference": 0.0, "AUC": 0.5}.get(row["unit"])
     if not np.isfinite([row["estimate"], row["low"], row["paper_estimate"]]).all() or middle is None and row["unit"] != "proportion":
         return "–"
-    if row["n_trajectories"] < TOO_FEW:
+    if row["n_trajectories"] < _TOO_FEW:
         return f"too few to say (n = {row['n_trajectories']:.0f})"
     words = []
     if middle is not None:
@@ -235,7 +235,7 @@ def agreement(row):
     return ", ".join(words) or "–"
 
 
-def caution(n=None, method="percentile", unit="trajectories"):
+def _caution(n=None, method="percentile", unit="trajectories"):
     """What to say beside percentile intervals of fewer than ``FEW`` resampled units; nothing otherwise.
 
     Of fewer than two units there is no interval to speak of.
@@ -252,9 +252,9 @@ def finding(text, n=None, method="percentile", unit="trajectories"):
     """Show a computed sentence; it is tagged so that the index can quote it.
 
     ``n`` is the smallest number of resampled units behind its intervals, which are taken by ``method``; see
-    :func:`caution`.
+    :func:`_caution`.
     """
-    display(Markdown(f"**Finding.** {text}{caution(n, method, unit)}"))
+    display(Markdown(f"**Finding.** {text}{_caution(n, method, unit)}"))
 
 
 def escaped(text):
@@ -268,7 +268,7 @@ def colophon(stacks, *asked):
     ``asked`` are the section's pairs of a plan and the recordings' table; without any nothing is said of recordings.
     """
     rows = [("python", platform.python_version())]
-    rows += [(name, version(name)) for name in PACKAGES]
+    rows += [(name, version(name)) for name in _PACKAGES]
     for stack in stacks:
         rows += [(f"stack {stack.name}", json.dumps(stack.identity)), (f"sampling {stack.name}", json.dumps(stack.sampling))]
     if asked:

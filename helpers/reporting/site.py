@@ -29,7 +29,7 @@ def mathml(markdown):
     return _MATH.sub(replace, markdown)
 
 
-def readable_copy(notebook):
+def _readable_copy(notebook):
     """A copy of an executed notebook with MathML formulas and figures that carry their alternative text."""
     copy = nbformat.from_dict(notebook)
     for cell in copy.cells:
@@ -47,7 +47,7 @@ def readable_copy(notebook):
 def page(notebook, title):
     """One notebook as a self-contained HTML page; nothing is loaded from elsewhere."""
     exporter = HTMLExporter(template_name="lab", require_js_url="", mathjax_url="", jquery_url="", mermaid_js_url="")
-    body, _ = exporter.from_notebook_node(readable_copy(notebook), resources={"metadata": {"name": title}})
+    body, _ = exporter.from_notebook_node(_readable_copy(notebook), resources={"metadata": {"name": title}})
     return re.sub(r"<script\b.*?</script>", "", body, flags=re.DOTALL)  # formulas are MathML: no script is needed
 
 

@@ -10,7 +10,7 @@ from helpers.study.files import DataError, read_jsonl
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # no value is turned into another type
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
-EXPECTED = {
+_EXPECTED = {
     "string_type": "text", "int_type": "a whole number", "float_type": "a number", "bool_type": "true or false",
     "list_type": "a list", "dict_type": "an object of fields", "model_type": "an object of fields",
 }  # fmt: skip
@@ -38,7 +38,7 @@ def sentences(error, model):
         elif kind == "literal_error":
             said = f"{value!r} is unknown; use one of {ctx['expected'].replace(chr(39), '').replace(' or ', ', ')}."
         else:
-            expected = EXPECTED.get(kind) or part["msg"].removeprefix("Input should be ")
+            expected = _EXPECTED.get(kind) or part["msg"].removeprefix("Input should be ")
             said = f"is {value!r:.60}; expected {expected}."
         field = model.__pydantic_fields__.get(part["loc"][0]) if part["loc"] else None
         if field is not None and field.description and kind != "value_error":

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 
-REDACTED = "[redacted]"
+_REDACTED = "[redacted]"
 EVIDENCE_FIELDS = ("artifacts", "evidence")
 
 # Words that condemn a key wherever they stand in it (camelCase and snake_case are split first).
@@ -55,7 +55,7 @@ _FORBIDDEN_TEXT = re.compile(
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 
 
-def forbidden_key(key):
+def _forbidden_key(key):
     """Whether a state key may not be shown to an evaluator."""
     words = [w for w in re.split(r"[^A-Za-z0-9]+", _WORD.sub("_", str(key)).lower()) if w]
     name = "_".join(words)
@@ -69,13 +69,13 @@ def forbidden_key(key):
 def redact(value):
     """A JSON value without forbidden keys and with forbidden text replaced, at every depth."""
     if isinstance(value, dict):
-        kept = {k: redact(v) for k, v in value.items() if not forbidden_key(k)}
+        kept = {k: redact(v) for k, v in value.items() if not _forbidden_key(k)}
         full = {k: v for k, v in kept.items() if v not in ("", [], {}, None)}
         return {**full, **{k: v for k, v in kept.items() if k not in full}}
     if isinstance(value, list):
         return [redact(v) for v in value]
     if isinstance(value, str):
-        return _FORBIDDEN_TEXT.sub(REDACTED, value)
+        return _FORBIDDEN_TEXT.sub(_REDACTED, value)
     return value
 
 

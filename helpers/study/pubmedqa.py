@@ -31,7 +31,7 @@ class _Record(Row):
     final_decision: Literal[*(decision for _, decision, _ in CANDIDATES if decision)]
 
 
-def read_pubmedqa(path):
+def _read_pubmedqa(path):
     """Records of a PubMedQA file as ``{pmid: record}``; DataError when it is something else."""
     try:
         records = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ def read_pubmedqa(path):
     return records
 
 
-def make_task(pmid, record):
+def _make_task(pmid, record):
     """One question as a task; the expert decision is the target."""
     return {
         "task_id": f"pubmedqa-{pmid}", "family": "intervention",
@@ -56,7 +56,7 @@ def make_task(pmid, record):
     }  # fmt: skip
 
 
-def make_document(pmid, record):
+def _make_document(pmid, record):
     """One abstract as a library entry; PubMedQA keeps the conclusion apart, so it is not in it."""
     text = " ".join(" ".join(record["CONTEXTS"]).split())
     return {"doc_id": f"pmid:{pmid}", "year": _year(record) or "not stated", "design": "abstract", "summary": text}
@@ -69,12 +69,12 @@ def _year(record):
 
 def build(path, count, folder):
     """Write tasks and library of the first ``count`` questions by hash; returns the tasks."""
-    records = read_pubmedqa(path)
+    records = _read_pubmedqa(path)
     if not 1 <= count <= len(records):
         raise DataError(f"N={count}: the file has {len(records)} questions; choose a number from 1 to {len(records)}.")
     ordered = sorted(records, key=lambda pmid: hashlib.sha256(pmid.encode()).hexdigest())
-    tasks = validate_tasks([make_task(p, records[p]) for p in ordered[:count]])
-    library = validate_library([make_document(p, r) for p, r in sorted(records.items()) if r["CONTEXTS"]])
+    tasks = validate_tasks([_make_task(p, records[p]) for p in ordered[:count]])
+    library = validate_library([_make_document(p, r) for p, r in sorted(records.items()) if r["CONTEXTS"]])
     Path(folder).mkdir(parents=True, exist_ok=True)
     write_jsonl(Path(folder) / "tasks.jsonl", tasks)
     write_jsonl(Path(folder) / "library.jsonl", library)

@@ -12,7 +12,7 @@ from pydantic import field_validator, model_validator
 
 from helpers.study.checks import Row, Text, load, sound
 
-FAMILIES = ("intervention", "risk", "mechanism", "diagnostic", "insufficient-evidence")
+_FAMILIES = ("intervention", "risk", "mechanism", "diagnostic", "insufficient-evidence")
 FALLBACK = "none-of-the-above"
 K = 4
 
@@ -31,7 +31,7 @@ class _Candidate(Row):
 
 class _Task(Row):
     task_id: Text
-    family: Literal[*FAMILIES]
+    family: Literal[*_FAMILIES]
     question: Text
     candidates: list[_Candidate]
     target: Text

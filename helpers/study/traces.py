@@ -49,14 +49,14 @@ def apply_patch(state, patch):
     return merged
 
 
-def make_patch(before, after):
+def _make_patch(before, after):
     """The merge patch that leads from one JSON object to another."""
     patch = {key: None for key in before if key not in after}
     for key, value in after.items():
         if key in before and _same(before[key], value):
             continue
         both = isinstance(value, dict) and isinstance(before.get(key), dict)
-        patch[key] = make_patch(before[key], value) if both else value
+        patch[key] = _make_patch(before[key], value) if both else value
     return patch
 
 
@@ -130,7 +130,7 @@ def _states(row, where):
             raise DataError(f"{here} ({step['action']}): no after-state and no patch; export it again.")
         if "patch" not in step and not _same(_without_nulls(step.get("before", last)), last):
             raise DataError(f"{here}: its before-state is not the state after step {number - 1}.")
-        patch = step["patch"] if "patch" in step else make_patch(last, _without_nulls(step["after"]))
+        patch = step["patch"] if "patch" in step else _make_patch(last, _without_nulls(step["after"]))
         states.append(apply_patch(last, patch))
     for number, state in enumerate(states):
         for name in EVIDENCE_FIELDS:
@@ -163,8 +163,8 @@ def _keeps_the_question(trajectory, question, path):
         if state.get("question") != question and written not in json.dumps(state, ensure_ascii=False):
             raise DataError(
                 f"{path}: trajectory {trajectory.trajectory_id!r}: state {number} does not hold the question of task "
-                f"{trajectory.task_id!r}, so the evaluator would not see it; put it into x0 as \"question\" and leave it "
-                "there."
+                f"{trajectory.task_id!r}, so the evaluator would not see it; "
+                'put it into x0 as "question" and leave it there.'
             )
 
 

@@ -30,7 +30,7 @@ def run(*tasks, **answers):
 
 def test_every_arm_runs_on_every_task_with_its_cost_and_its_confidence():
     found = run(TASK, OTHER)
-    assert found.groupby("task_id")["arm"].apply(list).tolist() == [list(a.ARMS)] * 2
+    assert found.groupby("task_id")["arm"].apply(list).tolist() == [list(a._ARMS)] * 2
     one = found[found["task_id"] == TASK["task_id"]].set_index("arm")
     assert one["calls"].to_dict() == {"neither": 3, "planning": 4, "reflection": 3, "both": 4}
     assert (found["prompt_tokens"] == 100 * found["calls"]).all() and found["seconds"].isna().all()
@@ -48,7 +48,7 @@ def test_reflection_repairs_a_bad_draft_and_the_effect_is_its_own():
 
 def test_effects_are_the_ones_of_a_two_by_two_design():
     arms = [(0.2, 0.5, 0.3, 0.9), (0.1, 0.4, 0.4, 0.6), (0.0, 0.0, 0.3, 0.5)]
-    rows = [(f"t{i}", arm, v) for i, values in enumerate(arms) for arm, v in zip(a.ARMS, values, strict=True)]
+    rows = [(f"t{i}", arm, v) for i, values in enumerate(arms) for arm, v in zip(a._ARMS, values, strict=True)]
     found = a.effects(pd.DataFrame(rows, columns=["task_id", "arm", "value"]), "value", draws=500)
     n, p, r, b = np.array(arms).T
     assert found.loc["planning", "estimate"] == pytest.approx(((p + b) - (n + r)).mean() / 2)
@@ -58,15 +58,15 @@ def test_effects_are_the_ones_of_a_two_by_two_design():
 
 
 def test_a_task_without_all_arms_is_left_out():
-    rows = [("t0", arm, 1.0) for arm in a.ARMS] + [("t1", arm, 0.0) for arm in a.ARMS] + [("t2", "both", 9.0)]
+    rows = [("t0", arm, 1.0) for arm in a._ARMS] + [("t1", arm, 0.0) for arm in a._ARMS] + [("t2", "both", 9.0)]
     assert a.effects(pd.DataFrame(rows, columns=["task_id", "arm", "value"]), "value", draws=50)["n"].tolist() == [2] * 3
 
 
 @pytest.mark.parametrize(("text", "value"), [("85", 0.85), ("About 90.5%.", 0.905), ("100", 1.0), ("0", 0.0)])
 def test_a_stated_number_is_read(text, value):
-    assert a.stated_confidence(text) == pytest.approx(value)
+    assert a._stated_confidence(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text", ["very likely", "", "850"])
 def test_no_number_is_no_confidence(text):
-    assert np.isnan(a.stated_confidence(text))
+    assert np.isnan(a._stated_confidence(text))

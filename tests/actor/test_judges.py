@@ -39,7 +39,7 @@ def policies(**columns):
 
 
 def test_the_worked_numbers_rank_the_cheaper_policy_first():
-    assert v.governed_value(9, 2, PRICE) == 3 and v.governed_value(7, 0, PRICE) == 7
+    assert v._governed_value(9, 2, PRICE) == 3 and v._governed_value(7, 0, PRICE) == 7
     assert list(v.verdict(policies(), price=PRICE, most_loss=MOST).index) == ["B", "A"]
 
 

@@ -5,8 +5,8 @@ import pytest
 from helpers.actor import replay as d
 from helpers.actor import scenarios
 from helpers.actor.retrieval import LibraryRetriever
-from helpers.actor.scenarios import PROMPTS
-from helpers.actor.workflow import ABSTAIN, Workflow
+from helpers.actor.scenarios import _PROMPTS
+from helpers.actor.workflow import _ABSTAIN, Workflow
 from tests.actor.test_workflow import GOOD, LIBRARY, TASK
 
 SETTING = {"relevance": 1.0}
@@ -36,9 +36,9 @@ def test_without_an_intervention_a_replay_is_the_workflow():
 @pytest.mark.parametrize(
     ("intervention", "step", "patch"),
     [
-        (d.Intervention("other plan", "plan", {"plan": {"query": "honey cough"}}), "plan", {"plan": {"query": "honey cough"}}),
-        (d.Intervention("stale note", "documents", {"artifacts": [STALE]}), "retrieve", {"artifacts": [STALE]}),
-        (d.Intervention("a guess", "draft", {"answer": "Maybe so.", "citations": []}), "synthesize", {"answer": "Maybe so.", "citations": []}),
+        (d._Intervention("other plan", "plan", {"plan": {"query": "honey cough"}}), "plan", {"plan": {"query": "honey cough"}}),
+        (d._Intervention("stale note", "documents", {"artifacts": [STALE]}), "retrieve", {"artifacts": [STALE]}),
+        (d._Intervention("a guess", "draft", {"answer": "Maybe so.", "citations": []}), "synthesize", {"answer": "Maybe so.", "citations": []}),
     ],
 )
 def test_an_intervention_sets_one_step_and_leaves_those_before_it_alone(intervention, step, patch):
@@ -50,8 +50,8 @@ def test_an_intervention_sets_one_step_and_leaves_those_before_it_alone(interven
 
 def test_the_ranking_and_the_audit_threshold_can_be_set_too():
     assert replay()["steps"][3]["patch"]["artifacts"][0]["doc_id"] == "pmid:501"
-    assert replay(d.Intervention("nothing found", "ranking", lambda hits: []))["steps"][3]["patch"] == {}
-    strict = replay(d.Intervention("strict audit", "audit", 1.01))
+    assert replay(d._Intervention("nothing found", "ranking", lambda hits: []))["steps"][3]["patch"] == {}
+    strict = replay(d._Intervention("strict audit", "audit", 1.01))
     assert "issues" in strict["steps"][6]["patch"] and "issues" not in replay()["steps"][6]["patch"]
 
 
@@ -64,26 +64,26 @@ def test_the_changes_that_make_sense_depend_on_the_library_and_on_what_was_extra
     assert [h["doc_id"] for h in every["the article first"].value(hits)] == [article["doc_id"], "x", "y"]
     for change in every.values():
         assert replay(change)["steps"], "each of them can be replayed"
-    nothing = replay(d.Intervention("nothing found", "ranking", lambda hits: []))
+    nothing = replay(d._Intervention("nothing found", "ranking", lambda hits: []))
     assert [c.name for c in d.causes(TASK, None, nothing)] == ["the question's words", "a lax audit"]
 
 
 def test_two_changes_at_once_are_refused():
-    two = [d.Intervention("stale note", "documents", {"artifacts": [STALE]}), d.Intervention("strict", "audit", 1.0)]
+    two = [d._Intervention("stale note", "documents", {"artifacts": [STALE]}), d._Intervention("strict", "audit", 1.0)]
     with pytest.raises(d.TwoFactors, match="stale note, strict: one replay changes one factor"):
         replay(*two)
     with pytest.raises(ValueError, match="factor 'mood'; use one of plan, documents, ranking, draft, audit"):
-        replay(d.Intervention("x", "mood", 1))
+        replay(d._Intervention("x", "mood", 1))
 
 
 def test_a_model_that_answers_differently_each_time_is_found_out():
     moods = iter(range(100))
 
     def fickle(prompt, max_tokens):
-        return f"zinc lozenges cold number {next(moods)}" if prompt.startswith(PROMPTS["plan"]) else scripted()(prompt, max_tokens)
+        return f"zinc lozenges cold number {next(moods)}" if prompt.startswith(_PROMPTS["plan"]) else scripted()(prompt, max_tokens)
 
     with pytest.raises(d.NotDeterministic, match="step plan differs although only synthesize was set"):
-        d.same_until(replay(ask=fickle), replay(ask=fickle), "synthesize")
+        d._same_until(replay(ask=fickle), replay(ask=fickle), "synthesize")
 
 
 # -- causes -----------------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ def test_a_model_that_answers_differently_each_time_is_found_out():
 def test_the_cause_of_a_failure_is_ranked_first():
     blank = scripted(synthesize="Zinc definitely cures 99 of 100 colds.", revise="Zinc definitely cures 99 of 100 colds.")
     causes = [
-        d.Intervention("another plan", "plan", {"plan": {"query": "zinc lozenges common cold"}}),
-        d.Intervention("a quoting draft", "draft", {"answer": GOOD["synthesize"], "citations": ["pmid:501"]}),
-        d.Intervention("a lax audit", "audit", 0.0),
+        d._Intervention("another plan", "plan", {"plan": {"query": "zinc lozenges common cold"}}),
+        d._Intervention("a quoting draft", "draft", {"answer": GOOD["synthesize"], "citations": ["pmid:501"]}),
+        d._Intervention("a lax audit", "audit", 0.0),
     ]
     found = d.debug_failure(TASK, LibraryRetriever(LIBRARY), blank, SETTING, failed=failed, interventions=causes)
     assert found.loc[0, "intervention"] == "a quoting draft" and found["effect"].tolist() == [1, 0, 0]
@@ -125,7 +125,7 @@ def test_answers_are_kept_and_replayed_without_a_model(tmp_path):
     with pytest.raises(d.NotAnswered, match="no answer to the prompt .* ACQUIRE"):
         d.Remembered(path)("Another prompt", 5)
     with pytest.raises(d.NotAnswered):
-        replay(d.Intervention("stale note", "documents", {"artifacts": [STALE]}), ask=d.Remembered(path))
+        replay(d._Intervention("stale note", "documents", {"artifacts": [STALE]}), ask=d.Remembered(path))
 
 
 # -- actors with a component left out ---------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_an_actor_without_planning_searches_with_the_questions_words_and_asks_no
 
 
 def test_an_actor_without_reflection_keeps_a_bad_draft():
-    bad = scripted(synthesize="Zinc definitely cures 99 of 100 colds.", revise=ABSTAIN)
+    bad = scripted(synthesize="Zinc definitely cures 99 of 100 colds.", revise=_ABSTAIN)
     run = Workflow(LibraryRetriever(LIBRARY), bad, **SETTING, leave_out=["reflection"]).run(TASK)
     assert run["steps"][6]["patch"] == run["steps"][7]["patch"] == {} and "99" in run["steps"][5]["patch"]["answer"]
     assert not run["success"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from helpers.actor.scenarios import NAMES, behaviour, load_scenarios
+from helpers.actor.scenarios import _NAMES, behaviour, load_scenarios
 from helpers.reporting.params import ROOT
 from helpers.study.files import DataError, write_jsonl
 
@@ -12,7 +12,7 @@ SCENARIOS = load_scenarios(ROOT / "data/scenarios.jsonl")
 
 
 def test_every_kind_of_disturbance_has_its_scenario():
-    assert sorted(s["scenario"] for s in SCENARIOS) == sorted(NAMES)
+    assert sorted(s["scenario"] for s in SCENARIOS) == sorted(_NAMES)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s["scenario"].replace(" ", "-"))

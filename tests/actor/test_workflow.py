@@ -6,17 +6,17 @@ import pytest
 
 from helpers.actor.freeze import freeze
 from helpers.actor.retrieval import LibraryRetriever
-from helpers.actor.scenarios import PROMPTS
+from helpers.actor.scenarios import _PROMPTS
 from helpers.actor.workflow import (
-    ABSTAIN,
+    _ABSTAIN,
     Workflow,
-    accept_answer,
-    accept_query,
-    accept_verdict,
+    _accept_answer,
+    _accept_query,
+    _accept_verdict,
+    _best_sentences,
+    _guess_type,
+    _is_supported,
     audit_answer,
-    best_sentences,
-    guess_type,
-    is_supported,
     sentences,
 )
 from helpers.study.files import DataError, read_jsonl
@@ -81,7 +81,7 @@ class Scripted:
 
     def __call__(self, prompt, max_tokens):
         self.prompts.append(prompt)
-        step = next(step for step, begin in PROMPTS.items() if prompt.startswith(begin))
+        step = next(step for step, begin in _PROMPTS.items() if prompt.startswith(begin))
         if step not in self.answers:
             raise self.error
         return self.answers[step]
@@ -114,7 +114,7 @@ def test_a_failing_model_leaves_fallbacks_that_are_recorded_as_such(error):
     row = workflow(Scripted({}, error)).run(TASK)
     assert modes(row) == {"classify": "fallback", "plan": "fallback", "synthesize": "fallback", "verify": "fallback"}
     final = states(row)[-1]
-    assert final["question_type"] == guess_type(TASK["question"]) == "other"
+    assert final["question_type"] == _guess_type(TASK["question"]) == "other"
     assert final["plan"]["query"].startswith("zinc lozenge shorten common cold adult")
     assert final["answer"] == "In 104 adults zinc lozenges shortened the common cold from 7.6 to 4.4 days."
     assert final["verification"] == "supported"
@@ -181,7 +181,7 @@ def test_an_overclaim_that_survives_the_revision_costs_a_third_and_the_success()
 
 def test_below_the_relevance_threshold_there_is_no_artifact_and_no_evidence():
     best = LibraryRetriever(LIBRARY).search("zinc lozenges common cold adults duration shorten")[0]["relevance"]
-    row = workflow(Scripted({**GOOD, "synthesize": ABSTAIN}), relevance=best + 0.001).run(TASK)
+    row = workflow(Scripted({**GOOD, "synthesize": _ABSTAIN}), relevance=best + 0.001).run(TASK)
     assert row["steps"][3]["patch"] == {}
     assert "none relevant enough; no artifact acquired" in row["steps"][3]["observation"]
     assert all(x["artifacts"] == [] and x["evidence"] == [] for x in states(row))
@@ -198,12 +198,12 @@ def test_a_search_without_a_hit_is_no_error():
     row = workflow(Scripted({})).run(STRANGE)
     assert row["relevance"] == 0.0
     assert row["steps"][3]["observation"].startswith("0 hits")
-    assert states(row)[-1]["answer"] == ABSTAIN
+    assert states(row)[-1]["answer"] == _ABSTAIN
     assert states(row)[-1]["status"] == "abstained"
 
 
 def test_abstaining_is_safe_but_does_not_answer():
-    row = workflow(Scripted({"synthesize": ABSTAIN})).run(STRANGE)
+    row = workflow(Scripted({"synthesize": _ABSTAIN})).run(STRANGE)
     audit = row["audit"]
     assert (audit["claim_support"], audit["citation_precision"], audit["overclaim"]) == (1.0, 0.0, 0.0)
     assert (row["final_score"], row["success"], audit["issues"]) == (0.666667, False, [])
@@ -266,10 +266,10 @@ def test_a_strong_word_of_the_source_is_no_overclaim():
 def test_support_needs_the_share_of_words_and_every_figure():
     source = "Honey eased night cough in 73 children."
     claim = "Honey eased asthma in children of 73 families"  # honey, eased, asthma, children, familie: 3 of 5
-    assert is_supported(claim, source, 0.6)
-    assert not is_supported(claim, source, 0.61)
-    assert not is_supported("Honey eased night cough in 74 children", source, 0.1)
-    assert not is_supported("Yes, the evidence suggests not.", source, 0.0001)
+    assert _is_supported(claim, source, 0.6)
+    assert not _is_supported(claim, source, 0.61)
+    assert not _is_supported("Honey eased night cough in 74 children", source, 0.1)
+    assert not _is_supported("Yes, the evidence suggests not.", source, 0.0001)
 
 
 # -- freezing --------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_a_half_written_last_line_is_named_and_nothing_is_asked_or_changed(tmp_p
     ],
 )
 def test_a_search_query_loses_operators_and_is_cut_at_twelve_words(text, query):
-    assert accept_query(text) == query
+    assert _accept_query(text) == query
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_a_search_query_loses_operators_and_is_cut_at_twelve_words(text, query):
     ],
 )
 def test_an_answer_is_cut_after_its_last_full_sentence(text, answer):
-    assert accept_answer(text) == answer
+    assert _accept_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_an_answer_is_cut_after_its_last_full_sentence(text, answer):
     [("Partly supported.", "partly"), ("UNSUPPORTED", "unsupported"), ("It is supported", "supported"), ("no", None)],
 )
 def test_a_verdict_is_the_first_of_the_three_words(text, verdict):
-    assert accept_verdict(text) == verdict
+    assert _accept_verdict(text) == verdict
 
 
 def test_sentences_are_not_cut_at_decimals_and_abbreviations():
@@ -360,7 +360,7 @@ def test_the_best_sentences_are_kept_in_their_own_order():
         {"doc_id": "pmid:501", "text": LIBRARY[0]["summary"]},
         {"doc_id": "pmid:503", "text": LIBRARY[2]["summary"]},
     ]
-    found = best_sentences(artifacts, "Were lozenges for the common cold taken every waking hour?", 2)
+    found = _best_sentences(artifacts, "Were lozenges for the common cold taken every waking hour?", 2)
     assert [(e["doc_id"], e["quote"][:12]) for e in found] == [
         ("pmid:501", "In 104 adult"),
         ("pmid:501", "The lozenges"),
@@ -378,4 +378,4 @@ def test_the_best_sentences_are_kept_in_their_own_order():
     ],
 )
 def test_a_question_is_classified_by_keyword_when_the_model_does_not(question, kind):
-    assert guess_type(question) == kind
+    assert _guess_type(question) == kind

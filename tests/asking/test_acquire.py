@@ -10,7 +10,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from helpers.asking.acquire import check_mode, fresh_waves, obtain
+from helpers.asking.acquire import _fresh_waves, check_mode, obtain
 from helpers.asking.probe import CALLS
 from helpers.asking.recordings import Recordings
 from helpers.asking.run import missing_cells
@@ -133,7 +133,7 @@ def test_fresh_asks_the_whole_plan_again_in_a_wave_of_its_own(study, endpoint, t
     obtained(plan, study, stack, tmp_path, acquire="missing")
     keyed, table = obtained(plan, study, stack, tmp_path, acquire="fresh")
     assert set(keyed["wave"]) == {1} and sorted(set(table["wave"].to_pylist())) == [0, 1] and table.num_rows == 16
-    assert set(fresh_waves(plan, [table])["wave"]) == {2}
+    assert set(_fresh_waves(plan, [table])["wave"]) == {2}
 
 
 def test_an_unknown_mode_is_refused_with_those_that_exist():

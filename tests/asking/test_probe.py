@@ -12,12 +12,12 @@ from helpers.asking.client import client_for
 from helpers.asking.faults import RunStopped
 from helpers.asking.probe import (
     CALLS,
+    _save_probe,
+    _temperature_slope,
     probe,
     refusal,
-    save_probe,
     saved_probe,
     scaled_by_temperature,
-    temperature_slope,
 )
 from helpers.asking.recordings import Recordings
 from helpers.channels.stacks import StackError
@@ -51,9 +51,9 @@ def test_a_healthy_stack_is_described_in_three_calls(scaled, slope, endpoint):
 def test_the_temperature_slope_is_the_ratio_of_differences():
     cool = {"A": -0.5, "B": -1.7, "C": -4.1, "x": -9999.0}
     warm = {"A": -0.9, "B": -1.5, "C": -2.7, "x": -7.0, "y": -3.0}
-    assert temperature_slope(cool, warm) == pytest.approx(0.5)
-    assert temperature_slope({**cool, "C": -2.2}, cool) == pytest.approx(2.02, abs=0.2)
-    assert temperature_slope({"A": -1.0, "B": -2.0}, warm) is None
+    assert _temperature_slope(cool, warm) == pytest.approx(0.5)
+    assert _temperature_slope({**cool, "C": -2.2}, cool) == pytest.approx(2.02, abs=0.2)
+    assert _temperature_slope({"A": -1.0, "B": -2.0}, warm) is None
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def test_a_run_probes_once_and_keeps_the_result_beside_the_recordings(endpoint, 
 
 def test_saving_the_same_findings_again_does_not_touch_the_file(endpoint, tmp_path):
     stack = loopback_stack(endpoint().url)
-    save_probe(probed(stack), tmp_path, stack)
+    _save_probe(probed(stack), tmp_path, stack)
     path = tmp_path / "probe" / "loopback.json"
     stamp = path.stat().st_mtime_ns
-    save_probe(probed(stack), tmp_path, stack)
+    _save_probe(probed(stack), tmp_path, stack)
     assert path.stat().st_mtime_ns == stamp
 
 

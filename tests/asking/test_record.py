@@ -8,23 +8,23 @@ import pytest
 
 from helpers.__main__ import main
 from helpers.asking.forecast import (
-    Counting,
-    expected_seconds,
+    _Counting,
+    _expected_seconds,
+    _fresh_share,
+    _measured_counting,
+    _measured_speed,
+    _prompt_text,
+    _stack_notes,
     forecasts,
-    fresh_share,
-    measured_counting,
-    measured_speed,
     prices,
     print_plan,
-    prompt_text,
-    stack_notes,
 )
 from helpers.asking.probe import CALLS
 from helpers.asking.record import Setting
-from helpers.asking.verify import compare, draw_transitions
+from helpers.asking.verify import _draw_transitions, compare
 from helpers.channels.channels import direct
 from helpers.channels.sections import Evaluators, Section, section
-from helpers.channels.stacks import Stacks
+from helpers.channels.stacks import _Stacks
 from helpers.channels.views import ENDPOINTS, GENERATED, view_messages
 from helpers.lab import setting_of
 from tests.conftest import KEY_VARIABLE, joint_and_binary, loopback_stack, obtained, tiny_plan
@@ -36,14 +36,14 @@ GLOBAL = replace(section("01_global_replay"), views=())
 @pytest.fixture
 def setting(study, tmp_path):
     """A profile whose recordings lie in a scratch folder and whose evaluator answers nowhere."""
-    stacks = Stacks({"loopback": loopback_stack(NOWHERE)})
+    stacks = _Stacks({"loopback": loopback_stack(NOWHERE)})
     return Setting(study, stacks, Evaluators("loopback"), tmp_path, tmp_path / "views.jsonl")
 
 
 def test_shared_prefixes_count_once():
-    assert fresh_share(["ab", "abcd", "abx"]) == pytest.approx(5 / 9)
-    assert fresh_share(["abcd", "xy", "xyz"]) == pytest.approx((4 + 2 + 1) / 9)
-    assert fresh_share([]) == 1.0
+    assert _fresh_share(["ab", "abcd", "abx"]) == pytest.approx(5 / 9)
+    assert _fresh_share(["abcd", "xy", "xyz"]) == pytest.approx((4 + 2 + 1) / 9)
+    assert _fresh_share([]) == 1.0
 
 
 def test_waves_that_are_interleaved_cost_each_its_own_prompts(setting):
@@ -74,7 +74,7 @@ def test_prices_at_list_with_cached_input_and_by_batch():
 
 def test_without_recordings_tokens_are_estimated_and_the_plan_says_so(study, setting, capsys):
     (row,) = rows = forecasts([GLOBAL], setting)
-    prompts = [prompt_text(r, study) for r in setting.plan(GLOBAL).itertuples(index=False)]
+    prompts = [_prompt_text(r, study) for r in setting.plan(GLOBAL).itertuples(index=False)]
     assert (row["planned"], row["recorded"], row["to ask"], row["counted"]) == (192, 0, 192, "estimated")
     assert row["prompt tokens"] == round(sum(map(len, prompts)) / 4)
     print_plan(rows, setting)
@@ -91,7 +91,7 @@ def test_recorded_cells_say_how_many_characters_a_token_has(study, endpoint, set
     cube = Section("04_matched_cube", "", "", lambda ids, e, w: tiny_plan(study, channels=joint_and_binary()))
     rows = forecasts([GLOBAL, cube], setting)
     table = setting.store("loopback").table()
-    characters = sum(len(prompt_text(r, study)) for r in part.itertuples(index=False))
+    characters = sum(len(_prompt_text(r, study)) for r in part.itertuples(index=False))
     rate = characters / sum(table["prompt_tokens"].to_pylist())
     assert rate != 4.0 and [r["counted"] for r in rows] == [f"measured, {rate:.2f} characters a token"] * 2
     assert [r["recorded"] for r in rows] == [0, 40] and rows[1]["to ask"] == 40
@@ -124,22 +124,22 @@ def test_views_that_are_missing_have_a_row_of_their_own_and_count_once(study, se
 
 def test_measured_cells_are_spread_over_the_plan(study):
     plan = tiny_plan(study).assign(key=[f"k{i:02d}" for i in range(16)])
-    lengths = [len(prompt_text(r, study)) for r in plan.itertuples(index=False)]
+    lengths = [len(_prompt_text(r, study)) for r in plan.itertuples(index=False)]
     table = pa.table({"key": plan["key"], "prompt_tokens": pa.array([100] * 15 + [None], pa.int32())})
-    found = measured_counting(plan, study, table, most=4)
+    found = _measured_counting(plan, study, table, most=4)
     assert found.cells == 4 and found.characters == pytest.approx(sum(lengths[:15:4]) / 400)
-    assert measured_counting(plan.assign(key="other"), study, table) == Counting()
+    assert _measured_counting(plan.assign(key="other"), study, table) == _Counting()
 
 
 def test_time_is_expected_at_the_measured_speed_of_this_machine_and_at_the_declared_one_elsewhere():
     table = pa.table({"prompt_tokens": [600, 500], "cached_tokens": [0, 460], "seconds": [12.0, 4.0]})
-    assert measured_speed(table) == 640 / 16 and measured_speed(table.slice(0, 0)) is None
+    assert _measured_speed(table) == 640 / 16 and _measured_speed(table.slice(0, 0)) is None
     speeds = {"prompt": 50, "completion": 10}
     far = loopback_stack(NOWHERE, tokens_per_s=speeds)
     near, work = replace(far, kind="embedded"), {"calls": 10, "tokens": 9000, "fresh": 400}
-    assert expected_seconds(near, **work, measured=40.0) == 10
-    assert expected_seconds(near, **work, measured=None) == 8 + 1
-    assert expected_seconds(far, **work, measured=40.0) == 180
+    assert _expected_seconds(near, **work, measured=40.0) == 10
+    assert _expected_seconds(near, **work, measured=None) == 8 + 1
+    assert _expected_seconds(far, **work, measured=40.0) == 180
 
 
 def test_an_unknown_profile_or_section_is_refused_with_those_that_exist(capsys):
@@ -189,7 +189,7 @@ def test_a_verified_sample_holds_whole_transitions_and_compares_only_their_gains
     """Two drawn transitions of one trajectory that do not follow each other make two gains, not three."""
     stack = loopback_stack(endpoint().url)
     plan, table = obtained(tiny_plan(study, channels=[direct("loopback")], states=range(12)), study, stack, tmp_path, acquire="missing")
-    drawn = draw_transitions(plan, 24)
+    drawn = _draw_transitions(plan, 24)
     for _, states in drawn.groupby("trajectory_id")["state"]:
         whole = set(states)
         assert all(s + 1 in whole or s - 1 in whole for s in whole)
@@ -208,8 +208,8 @@ def test_without_a_second_evaluator_there_is_no_bridge(setting):
 
 def test_the_plan_says_which_key_is_not_set(setting, monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    named = replace(setting, stacks=Stacks({"one": loopback_stack(NOWHERE, name="one")}))
-    assert f"{KEY_VARIABLE}, which holds its key, is not set" in stack_notes(["one"], named)[0]
+    named = replace(setting, stacks=_Stacks({"one": loopback_stack(NOWHERE, name="one")}))
+    assert f"{KEY_VARIABLE}, which holds its key, is not set" in _stack_notes(["one"], named)[0]
 
 
 @pytest.mark.parametrize(("command", "argument"), [("plan", "--first"), ("verify", "--count"), ("record", "--first")])

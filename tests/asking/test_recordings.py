@@ -19,8 +19,8 @@ from helpers.asking import why as why_module
 from helpers.asking.budget import money
 from helpers.asking.embedded import file_sha256
 from helpers.asking.record import Setting
-from helpers.asking.recordings import LATER, READ, SCHEMA, Recordings, as_table, channel_types
-from helpers.asking.why import COMPARED, nearest, print_why, stats, wanted_cells, why
+from helpers.asking.recordings import _LATER, READ, SCHEMA, Recordings, _as_table, _channel_types
+from helpers.asking.why import _COMPARED, _wanted_cells, nearest, print_why, stats, why
 from helpers.channels.channels import Channel, direct, generated
 from helpers.channels.plan import CELL, Study, add_keys
 from helpers.channels.sections import Evaluators
@@ -74,7 +74,7 @@ def write_six_and_die(folder):
 def test_what_is_written_is_read_back_as_received(tmp_path):
     row = answer("k1", logprobs=[float("-inf"), 3e-7], sampled='"unread": "', section="bridge", prompt_tokens=77)
     table = store_with(tmp_path, row).table()
-    assert table.schema == SCHEMA and table.to_pylist()[0] == {**dict.fromkeys(SCHEMA.names), **LATER, **row}
+    assert table.schema == SCHEMA and table.to_pylist()[0] == {**dict.fromkeys(SCHEMA.names), **_LATER, **row}
     assert Recordings(tmp_path, "loopback").keys() == {"k1"}
 
 
@@ -82,7 +82,7 @@ def test_recordings_from_before_a_column_was_added_have_the_value_that_all_of_th
     store = store_with(tmp_path, answer("k1"))
     store.export()
     store.journal.unlink()
-    pq.write_table(pq.read_table(store.parquet).drop_columns(list(LATER)), store.parquet)
+    pq.write_table(pq.read_table(store.parquet).drop_columns(list(_LATER)), store.parquet)
     assert store.table().schema == SCHEMA and store.table(["slice"]).to_pylist() == [{"slice": "full"}]
 
 
@@ -155,7 +155,7 @@ def test_a_torn_parquet_file_is_one_sentence_and_the_journal_is_untouched(damage
 
 
 def test_a_parquet_file_of_something_else_is_refused(tmp_path):
-    pq.write_table(as_table([answer("k1")]).select(["wave", "stack"]), tmp_path / "loopback.parquet")
+    pq.write_table(_as_table([answer("k1")]).select(["wave", "stack"]), tmp_path / "loopback.parquet")
     with pytest.raises(DataError, match="not a readable recordings file"):
         Recordings(tmp_path, "loopback").table()
 
@@ -210,9 +210,9 @@ def test_the_schema_has_every_field_of_the_channel_with_the_type_of_its_annotati
         examples: int | None = None
 
     assert set(CELL) <= set(SCHEMA.names) and len(SCHEMA.names) == len(set(SCHEMA.names))
-    types = channel_types(Wider)
+    types = _channel_types(Wider)
     assert list(types.items())[-2:] == [("persona", pa.string()), ("examples", pa.int16())]
-    assert {f.name: f.default for f in fields(Channel)}.items() >= LATER.items() and LATER["slice"] == "full"
+    assert {f.name: f.default for f in fields(Channel)}.items() >= _LATER.items() and _LATER["slice"] == "full"
 
 
 def test_a_field_that_is_added_to_the_channel_needs_no_edit_here(tmp_path):
@@ -224,9 +224,9 @@ def test_a_field_that_is_added_to_the_channel_needs_no_edit_here(tmp_path):
     shutil.copytree(ROOT / "helpers", copied / "helpers")
     (copied / "helpers/channels/channels.py").write_text(wider, encoding="utf-8")
     code = (
-        "import sys; from helpers.asking.recordings import SCHEMA, Recordings; from helpers.asking.why import COMPARED;"
+        "import sys; from helpers.asking.recordings import SCHEMA, Recordings; from helpers.asking.why import _COMPARED;"
         "table = Recordings(sys.argv[1], 'qwen-1.5b-t1.5').table();"
-        "print(table.schema == SCHEMA, set(table['persona'].to_pylist()), 'persona' in COMPARED)"
+        "print(table.schema == SCHEMA, set(table['persona'].to_pylist()), 'persona' in _COMPARED)"
     )
     shipped = str(ROOT / "data/recordings")
     command = [sys.executable, "-c", code, shipped]
@@ -400,7 +400,7 @@ def test_the_reason_of_the_last_failure_is_repeated(study, recorded):
 
 
 def test_the_nearest_recording_agrees_in_most_fields():
-    fields = dict.fromkeys(COMPARED, 1)
+    fields = dict.fromkeys(_COMPARED, 1)
     frame = pd.DataFrame(
         [{**fields, "state": 2, "layout": 3}, {**fields, "wave": 5}, {**fields, "state": 2, "wave": 5}]
     )
@@ -418,12 +418,12 @@ def setting(study, recorded):
 
 def test_an_unknown_section_and_a_bridge_without_its_second_stack_are_refused(setting):
     with pytest.raises(ValueError, match="no section 'globl'; there are 04_matched_cube"):
-        wanted_cells(setting, "globl")
+        _wanted_cells(setting, "globl")
     with pytest.raises(DataError, match="05_bridge plans no cell with this profile's evaluators"):
-        wanted_cells(setting, "05_bridge")
+        _wanted_cells(setting, "05_bridge")
     setting.evaluators = Evaluators("loopback", "another")
-    assert len(wanted_cells(setting, "05_bridge", "traj-risk-01")) == 2 * 2 * 2 * 4 * (1 + 4)
-    cells = len(wanted_cells(setting, "07_components", "traj-risk-01"))
+    assert len(_wanted_cells(setting, "05_bridge", "traj-risk-01")) == 2 * 2 * 2 * 4 * (1 + 4)
+    cells = len(_wanted_cells(setting, "07_components", "traj-risk-01"))
     assert cells == 12 * 7, "both ends of every transition, seven channels"
 
 

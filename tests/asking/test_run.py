@@ -17,14 +17,14 @@ import numpy as np
 import openai
 import pytest
 
-from helpers.asking.answers import first_alternatives, parse_answer
+from helpers.asking.answers import _first_alternatives, parse_answer
 from helpers.asking.budget import Budget
-from helpers.asking.client import api_key, checked_url, client_for
-from helpers.asking.faults import RunStopped, Unusable, retry_after, shown
+from helpers.asking.client import _checked_url, api_key, client_for
+from helpers.asking.faults import RunStopped, Unusable, _retry_after, shown
 from helpers.asking.pace import Pace
 from helpers.asking.recordings import Recordings
 from helpers.asking.run import missing_cells
-from helpers.channels.plan import add_keys, request_body, request_key
+from helpers.channels.plan import _request_key, add_keys, request_body
 from helpers.channels.stacks import StackError
 from helpers.measuring.cells import read_cells
 from helpers.measuring.labels import ANOTHER_MODEL, JOINT_LABELS, NOT_RETURNED, SENTINEL, label_matrix, read_labels
@@ -159,12 +159,12 @@ def test_a_cancelled_wait_for_a_slot_does_not_swallow_the_turn_of_the_next():
     ],
 )
 def test_retry_after_is_read_in_seconds_and_milliseconds(headers, seconds):
-    assert retry_after(SimpleNamespace(headers=headers)) == seconds
+    assert _retry_after(SimpleNamespace(headers=headers)) == seconds
 
 
 def test_retry_after_is_read_as_a_date():
     headers = {"retry-after": formatdate(time.time() + 40, usegmt=True)}
-    assert 37 < retry_after(SimpleNamespace(headers=headers)) <= 40
+    assert 37 < _retry_after(SimpleNamespace(headers=headers)) <= 40
 
 
 def test_retry_after_is_honoured(study, endpoint, tmp_path):
@@ -509,13 +509,13 @@ def test_a_missing_or_unusable_key_is_refused_without_showing_it(monkeypatch):
 @pytest.mark.parametrize("url", ["http://user:pw-77@127.0.0.1:9/v1", "http://127.0.0.1/v1?api-key=pw-77"])
 def test_an_address_that_carries_a_secret_is_refused_without_showing_it(url):
     with pytest.raises(StackError, match="carries a user name or a query") as caught:
-        checked_url(loopback_stack(url))
+        _checked_url(loopback_stack(url))
     assert "pw-77" not in str(caught.value)
 
 
 def test_an_address_that_is_none_is_refused():
     with pytest.raises(StackError, match="not an http"):
-        checked_url(loopback_stack("127.0.0.1:9/v1"))
+        _checked_url(loopback_stack("127.0.0.1:9/v1"))
 
 
 # -- what a request is called ------------------------------------------------------------------------
@@ -524,13 +524,13 @@ def test_an_address_that_is_none_is_refused():
 def test_the_request_key_changes_with_each_field_of_the_request():
     stack = loopback_stack("http://127.0.0.1:9/v1", extra_body={"route": "eu"})
     body = request_body([{"role": "user", "content": "a prompt"}], stack)
-    keys = {request_key(body, stack, 0), request_key(body, stack, 1)}
+    keys = {_request_key(body, stack, 0), _request_key(body, stack, 1)}
     for name in body:
-        keys.add(request_key({**body, name: "other"}, stack, 0))
-        keys.add(request_key({k: v for k, v in body.items() if k != name}, stack, 0))
+        keys.add(_request_key({**body, name: "other"}, stack, 0))
+        keys.add(_request_key({k: v for k, v in body.items() if k != name}, stack, 0))
     for changes in ({"base_url": "http://127.0.0.1:8/v1"}, {"model": "tiny-2"}):
-        keys.add(request_key(body, loopback_stack("http://127.0.0.1:9/v1", **changes), 0))
-    keys.add(request_key({**body, "messages": [{"role": "system", "content": "a prompt"}]}, stack, 0))
+        keys.add(_request_key(body, loopback_stack("http://127.0.0.1:9/v1", **changes), 0))
+    keys.add(_request_key({**body, "messages": [{"role": "system", "content": "a prompt"}]}, stack, 0))
     assert {"model", "messages", "logprobs", "temperature", "top_logprobs", "max_tokens", "route"} == set(body)
     assert len(keys) == 2 + 2 * 7 + 2 + 1
 
@@ -559,7 +559,7 @@ def test_the_request_that_goes_over_the_wire_is_the_one_that_is_keyed(study, end
     server.reply = lambda body, key: (bodies.append(body), reply(body, key))[1]
     stack = loopback_stack(server.url, extra_body={"cache_prompt": True})
     ask(tiny_plan(study, states=(4,)), study, stack, tmp_path)
-    assert {request_key(body, stack, 0) for body in bodies} == Recordings(tmp_path, "loopback").keys()
+    assert {_request_key(body, stack, 0) for body in bodies} == Recordings(tmp_path, "loopback").keys()
 
 
 def test_equal_requests_of_one_wave_are_one_question_and_each_wave_asks_anew(study, endpoint, tmp_path):
@@ -589,7 +589,7 @@ def test_the_loopback_health_page_answers_while_a_run_goes_on(study, endpoint, t
 
 def test_a_value_that_is_true_or_false_is_no_log_probability():
     top = [{"token": "A", "logprob": False}, {"token": "B", "logprob": -0.7}]
-    row = first_alternatives({"content": [{"top_logprobs": top}]})
+    row = _first_alternatives({"content": [{"top_logprobs": top}]})
     assert np.isnan(row["logprobs"][0]) and row["logprobs"][1] == -0.7
 
 

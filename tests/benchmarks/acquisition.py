@@ -12,7 +12,7 @@ from pathlib import Path
 
 from helpers.asking.acquire import obtain
 from helpers.asking.client import client_for
-from helpers.asking.embedded import free_port
+from helpers.asking.embedded import _free_port
 from helpers.asking.recordings import Recordings
 from helpers.asking.run import Acquisition
 from helpers.channels import sections
@@ -31,7 +31,7 @@ FILLER = "Cramp rose from 3 to 7 of 40 walkers within a year of follow-up. "
 @contextlib.contextmanager
 def endpoint_process(latency_ms=LATENCY_MS):
     """The loopback endpoint in a process of its own; yields its base URL."""
-    port = free_port()
+    port = _free_port()
     command = [sys.executable, "-m", "tests.rehearsal.endpoint", "--port", str(port), "--latency-ms", str(latency_ms)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:

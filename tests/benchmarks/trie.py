@@ -47,13 +47,13 @@ def prompt_tokens(messages, base_url, key):
 
 def frozen(study, kind="generated-128", count=1):
     """Names of the first trajectories of which every state has its frozen view."""
-    whole = [n for n in study.trajectories if all(study.view(n, s, kind) is not None for s in sections.ALL_STATES)]
+    whole = [n for n in study.trajectories if all(study.view(n, s, kind) is not None for s in sections._ALL_STATES)]
     return whole[:count]
 
 
 async def _asked(cells, stack, url, key, folder):
     """The recordings of ``cells``, asked of a server that runs already."""
-    here = replace(stack, kind="api", base_url=url, key_variable=embedded.KEY_VARIABLE)
+    here = replace(stack, kind="api", base_url=url, key_variable=embedded._KEY_VARIABLE)
     store = Recordings(folder, stack.name)
     async with client_for(here) as client:
         await Acquisition(store, here, client, progress=False).run(cells)
@@ -66,11 +66,11 @@ def ratio(name, plan, study, stack):
     with tempfile.TemporaryDirectory() as folder, embedded.running(stack) as (url, key):
         cells = missing_cells(plan, study, stack, Recordings(folder, stack.name))
         tokens = [prompt_tokens(body["messages"], url, key) for _, body in cells]
-        os.environ[embedded.KEY_VARIABLE] = key
+        os.environ[embedded._KEY_VARIABLE] = key
         try:
             found = asyncio.run(_asked(cells, stack, url, key, folder))
         finally:
-            del os.environ[embedded.KEY_VARIABLE]
+            del os.environ[embedded._KEY_VARIABLE]
     counted = sorted(found["prompt_tokens"])
     assert counted == sorted(map(len, tokens)), "the server counts other prompts than it tokenises"
     evaluated = int((found["prompt_tokens"] - found["cached_tokens"]).sum())

@@ -13,17 +13,17 @@ from helpers.channels import plan as plan_module
 from helpers.channels import prompts
 from helpers.channels.channels import Channel, direct, generated, matched, two_pass
 from helpers.channels.plan import (
+    _JOINT,
     CELL,
-    JOINT,
     Study,
+    _channel_of,
+    _request_key,
     add_keys,
     cell_messages,
-    channel_of,
     in_order,
     load_study,
     make_plan,
     request_body,
-    request_key,
     request_parts,
 )
 from helpers.channels.stacks import Stack
@@ -92,7 +92,7 @@ def test_a_plan_has_one_row_for_each_cell_and_four_for_each_binary_one():
     assert not plan.duplicated().any()
     binary = plan[plan["readout"] == "binary"]
     assert sorted(binary["assessed"].unique()) == [0, 1, 2, 3]
-    assert set(plan.loc[plan["readout"] == "joint", "assessed"]) == {JOINT}
+    assert set(plan.loc[plan["readout"] == "joint", "assessed"]) == {_JOINT}
 
 
 def test_rows_stand_in_declared_order_trajectory_state_channel_wave_layout():
@@ -118,8 +118,8 @@ def test_rows_stand_in_declared_order_trajectory_state_channel_wave_layout():
 )
 def test_the_channel_of_a_row_is_the_channel_it_was_made_from(channel):
     plan = make_plan(["t1"], [4], [channel, generated("s1")], layouts=[0])
-    assert channel_of(next(plan.itertuples(index=False))) == channel
-    assert channel_of(plan.iloc[0].to_dict()) == channel
+    assert _channel_of(next(plan.itertuples(index=False))) == channel
+    assert _channel_of(plan.iloc[0].to_dict()) == channel
 
 
 # -- the study --------------------------------------------------------------------------------------
@@ -245,8 +245,8 @@ def test_the_key_is_the_sha256_of_the_canonical_request_identity_and_wave():
         {"wave": 3, "stack": {"model": "m-1", "base_url": "http://127.0.0.1:9/v1"}, "request": BODY},
         sort_keys=True, separators=(",", ":"), ensure_ascii=False,
     )  # fmt: skip
-    assert request_key(BODY, STACK, 3) == hashlib.sha256(text.encode()).hexdigest()
-    assert request_key(dict(reversed(BODY.items())), STACK, 3) == request_key(BODY, STACK, 3)
+    assert _request_key(BODY, STACK, 3) == hashlib.sha256(text.encode()).hexdigest()
+    assert _request_key(dict(reversed(BODY.items())), STACK, 3) == _request_key(BODY, STACK, 3)
 
 
 def changed_bodies():
@@ -264,7 +264,7 @@ def changed_bodies():
 
 @pytest.mark.parametrize(("name", "body"), list(changed_bodies()), ids=lambda v: v if isinstance(v, str) else "")
 def test_changing_any_field_of_the_request_changes_the_key(name, body):
-    assert request_key(body, STACK, 0) != request_key(BODY, STACK, 0), name
+    assert _request_key(body, STACK, 0) != _request_key(BODY, STACK, 0), name
 
 
 @pytest.mark.parametrize(
@@ -300,8 +300,8 @@ def test_changing_what_does_not_reach_the_evaluator_keeps_the_key(change):
 
 def test_an_embedded_stack_is_known_by_the_hash_of_its_model_file():
     local = replace(STACK, kind="embedded", sha256="aa", base_url=None)
-    assert request_key(BODY, local, 0) != request_key(BODY, replace(local, sha256="bb"), 0)
-    assert request_key(BODY, local, 0) != request_key(BODY, STACK, 0)
+    assert _request_key(BODY, local, 0) != _request_key(BODY, replace(local, sha256="bb"), 0)
+    assert _request_key(BODY, local, 0) != _request_key(BODY, STACK, 0)
 
 
 def test_every_wave_layout_state_and_candidate_of_a_plan_has_its_own_key():

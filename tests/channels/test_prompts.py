@@ -14,13 +14,13 @@ from helpers.channels.prompts import (
     AUTHORITY,
     LABELS,
     PromptError,
+    _label_of,
+    _layout_order,
     alias,
     buffered_messages,
     direct_messages,
     fill,
     generator_messages,
-    label_of,
-    layout_order,
     matched_messages,
     two_pass_generator_messages,
     two_pass_messages,
@@ -57,7 +57,7 @@ STATE = '{\n "question": "Does night work go with migraine?"\n}'
 
 def template(name):
     """A template by its name in PRINTED."""
-    return AUTHORITY[name] if name in AUTHORITY else getattr(prompts, name)
+    return AUTHORITY[name] if name in AUTHORITY else getattr(prompts, f"_{name}")
 
 
 def text_of(messages):
@@ -90,7 +90,7 @@ def test_what_was_hashed_stands_word_for_word_in_its_appendix():
 
 def test_the_hashes_cover_every_template_of_the_module_that_is_not_this_projects_own():
     own = {"EVIDENCE_BLOCK", "MATCHED_CANDIDATES", "MATCHED_MAPPING", "BUFFERED_AUTHORITY"}
-    texts = {name for name, value in vars(prompts).items() if name.isupper() and isinstance(value, str)}
+    texts = {name.lstrip("_") for name, value in vars(prompts).items() if name.isupper() and isinstance(value, str)}
     assert texts - own == set(PRINTED) - set(AUTHORITY)
 
 
@@ -137,20 +137,20 @@ def test_a_field_name_inside_evidence_stays_as_it_is():
 
 def test_over_the_four_layouts_each_candidate_stands_at_each_label_once():
     for position in range(4):
-        assert sorted(label_of(position, layout) for layout in range(4)) == list(LABELS)
+        assert sorted(_label_of(position, layout) for layout in range(4)) == list(LABELS)
     for layout in range(4):
-        assert sorted(layout_order(layout)) == [0, 1, 2, 3]
+        assert sorted(_layout_order(layout)) == [0, 1, 2, 3]
 
 
 def test_layout_one_moves_every_candidate_one_label_on():
-    assert layout_order(1) == [3, 0, 1, 2]
-    assert [label_of(position, 1) for position in range(4)] == ["B", "C", "D", "A"]
+    assert _layout_order(1) == [3, 0, 1, 2]
+    assert [_label_of(position, 1) for position in range(4)] == ["B", "C", "D", "A"]
 
 
 @pytest.mark.parametrize("layout", range(4))
 def test_the_order_of_a_layout_and_the_label_of_a_candidate_agree(layout):
-    for label, position in zip(LABELS, layout_order(layout), strict=True):
-        assert label_of(position, layout) == label
+    for label, position in zip(LABELS, _layout_order(layout), strict=True):
+        assert _label_of(position, layout) == label
 
 
 def test_aliases_number_the_candidates_from_one_in_stored_order():
@@ -212,7 +212,7 @@ def test_the_direct_prompt_reads_as_declared():
     assert direct_messages(TASK, STATE, 1) == [
         {
             "role": "user",
-            "content": f"{prompts.DIRECT_INSTRUCTION}\n\n<EVIDENCE>\n{STATE}\n</EVIDENCE>\n\n"
+            "content": f"{prompts._DIRECT_INSTRUCTION}\n\n<EVIDENCE>\n{STATE}\n</EVIDENCE>\n\n"
             "Question:\nDoes night work go with migraine?\n\n"
             "Options:\n"
             "A: CANDIDATE_04 - Only above fifty.\n"
@@ -238,25 +238,25 @@ def test_the_buffered_prompt_reads_as_declared():
         "Current physical option mapping:\nA = candidate_id: CANDIDATE_02\nB = candidate_id: CANDIDATE_03\n"
         "C = candidate_id: CANDIDATE_04\nD = candidate_id: CANDIDATE_01\n\nOutput exactly one uppercase option label."
     )
-    head = prompts.BUFFERED_INSTRUCTION
+    head = prompts._BUFFERED_INSTRUCTION
     (message,) = buffered_messages(TASK, STATE, "a view", 3)
     assert message == {"role": "user", "content": "\n\n".join([head, evidence, question, view, mapping])}
     (last,) = buffered_messages(TASK, STATE, "a view", 3, source_order="state-last")
     assert last["content"] == "\n\n".join([head, question, view, evidence, mapping])
     (primary,) = buffered_messages(TASK, STATE, "a view", 3, authority="evidence-primary")
-    assert primary["content"] == "\n\n".join([head, prompts.BUFFERED_AUTHORITY, evidence, question, view, mapping])
+    assert primary["content"] == "\n\n".join([head, prompts._BUFFERED_AUTHORITY, evidence, question, view, mapping])
 
 
 @pytest.mark.parametrize(
     ("assessed", "suffix"),
     [
-        (None, prompts.JOINT_SUFFIX),
-        (3, prompts.BINARY_SUFFIX.replace("<assessed_label>", "B").replace("<stable_alias>", "CANDIDATE_04")),
+        (None, prompts._JOINT_SUFFIX),
+        (3, prompts._BINARY_SUFFIX.replace("<assessed_label>", "B").replace("<stable_alias>", "CANDIDATE_04")),
     ],
 )
 def test_the_matched_prompt_reads_as_declared(assessed, suffix):
     system, user = matched_messages(TASK, STATE, "a view", 2, assessed=assessed)
-    assert system == {"role": "system", "content": prompts.MATCHED_SYSTEM}
+    assert system == {"role": "system", "content": prompts._MATCHED_SYSTEM}
     assert user["role"] == "user"
     assert user["content"] == (
         f"<AUTHORITY_POLICY>\n{AUTHORITY['neutral']}\n</AUTHORITY_POLICY>\n\n"
@@ -272,8 +272,8 @@ def test_the_matched_prompt_reads_as_declared(assessed, suffix):
 def test_the_generator_prompt_puts_the_source_only_clause_before_the_same_prompt():
     plain = generator_messages(TASK, STATE, source_only=False)[0]["content"]
     clause = generator_messages(TASK, STATE, source_only=True)[0]["content"]
-    assert clause == f"{prompts.SOURCE_ONLY_CLAUSE}\n\n{plain}"
-    assert plain.startswith(f"{prompts.GENERATOR_INSTRUCTION}\n\n<EVIDENCE>\n{STATE}\n</EVIDENCE>\n\nQuestion:\n")
+    assert clause == f"{prompts._SOURCE_ONLY_CLAUSE}\n\n{plain}"
+    assert plain.startswith(f"{prompts._GENERATOR_INSTRUCTION}\n\n<EVIDENCE>\n{STATE}\n</EVIDENCE>\n\nQuestion:\n")
     assert "Candidates:\n- candidate_id: CANDIDATE_01\n- text: More on nights.\n- candidate_id: CANDIDATE_02\n" in plain
     assert plain.endswith("\n- text: Only above fifty.\n\nReturn concise JSON-like text.")
 
@@ -285,7 +285,7 @@ def test_the_first_versions_passes_read_as_declared():
     )
     (asked,) = two_pass_generator_messages(TASK, STATE)
     question = "Question: Does night work go with migraine?"
-    assert asked["content"] == f"{prompts.TWO_PASS_GENERATOR}\n\n{question}\n\n{STATE}\n\n{manifest}"
+    assert asked["content"] == f"{prompts._TWO_PASS_GENERATOR}\n\n{question}\n\n{STATE}\n\n{manifest}"
     tail = (
         "Current physical option mapping: A = candidate_id: CANDIDATE_03. B = candidate_id: CANDIDATE_04. "
         "C = candidate_id: CANDIDATE_01. D = candidate_id: CANDIDATE_02. Output exactly one uppercase option label."

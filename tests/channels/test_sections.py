@@ -23,14 +23,14 @@ def distinct(plan, *columns):
     [
         (sections.global_replay(IDS, "s1"), STATES * 2),
         (sections.retry(IDS, "s1"), STATES * 2 * 2),
-        (sections.retrieval_face(IDS, "s1"), ENDS * 3),
+        (sections._retrieval_face(IDS, "s1"), ENDS * 3),
         (sections.matched_cube(IDS, "s1"), ENDS * 3 * 2),
         (sections.matched_cube(IDS, "s1", ("neutral",)), ENDS * 3),
         (sections.bridge(IDS, "s1", "s2"), ENDS * 2 * (1 + 4) * 2),
         (sections.source_only(IDS, "s1"), ENDS * 3),
         (sections.controls(IDS, "s1"), ENDS * 4),
-        (sections.step_diagnostics(IDS, "s1"), STATES * 2),
-        (sections.temperature_check(IDS, "s1"), ENDS * 2),
+        (sections._step_diagnostics(IDS, "s1"), STATES * 2),
+        (sections._temperature_check(IDS, "s1"), ENDS * 2),
     ],
     ids=lambda value: "",
 )
@@ -51,7 +51,7 @@ def test_the_retry_is_the_global_replay_in_two_new_waves():
 
 
 def test_the_face_shows_both_frozen_views_at_both_states():
-    plan = sections.retrieval_face(IDS, "s1").query("template == 'buffered'")
+    plan = sections._retrieval_face(IDS, "s1").query("template == 'buffered'")
     ends = (RETRIEVE, RETRIEVE + 1)
     assert distinct(plan, "state", "view_state") == [(x, r) for x in ends for r in ends]
 
@@ -62,7 +62,7 @@ def test_the_bridge_has_four_vertices_with_both_views():
 
 
 def test_the_first_version_differs_between_its_channels_in_the_rationale_alone():
-    assert distinct(sections.step_diagnostics(IDS, "s1"), "template", "view") == [("two-pass", "empty"), ("two-pass", "rationale-128")]
+    assert distinct(sections._step_diagnostics(IDS, "s1"), "template", "view") == [("two-pass", "empty"), ("two-pass", "rationale-128")]
     channels = sections.component_channels("s1")
     base = channels["full_direct"].fields()
     changed = {name: {k for k, v in c.fields().items() if v != base[k]} for name, c in channels.items()}

@@ -88,7 +88,7 @@ def test_an_unknown_stack_lists_the_names_that_exist(write):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("order: prefix", "ordre: prefix"), r"stack 'local': order is missing or empty\. ordre is not known; the fields are name, kind, .*\.$"),
+        (("order: prefix", "ordre: prefix"), r"stack 'local': order is missing .* ordre is not known; the fields are .*\.$"),
         (("  order: prefix\n", ""), r"stack 'local': order is missing or empty\.$"),
         (("kind: embedded", "kind: remote"), r"stack 'local': kind 'remote' is unknown; use one of embedded, api\.$"),
         (("order: prefix", "order: random"), r"stack 'local': order 'random' is unknown; use one of prefix, hash\.$"),
@@ -102,7 +102,7 @@ def test_an_unknown_stack_lists_the_names_that_exist(write):
         (("input: 0.1", "input: -1"), r"stack 'local': price\.input is -1; expected greater than or equal to 0\.$"),
         (("{currency: USD, input: 0.1}", "free"), r"stack 'local': price is 'free'; expected an object of fields\.$"),
         (("model: tiny-model", "model: 7"), r"stack 'local': model is 7; expected text\.$"),
-        (("temperature: false", "temperature: 1"), r"stack 'local': logprobs_scaled_by_temperature is 1; expected true or false\.$"),
+        (("temperature: false", "temperature: 1"), r"logprobs_scaled_by_temperature is 1; expected true or false\.$"),
         (("  file: tiny", "  name: other\n  file: tiny"), r"stack 'local': its name stands above its fields"),
         (("  file: tiny.gguf\n", ""), r"stack 'local': file missing, which a stack of kind embedded needs\.$"),
         (("kind: embedded", "kind: api"), r"base_url, key_variable missing, which a stack of kind api needs\.$"),

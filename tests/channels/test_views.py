@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from helpers.asking.budget import Budget
 from helpers.asking.faults import BudgetSpent
-from helpers.asking.generate import freeze_views
+from helpers.asking.generate import _freeze_views
 from helpers.channels import views
-from helpers.channels.channels import ALLOWED
-from helpers.channels.prompts import SOURCE_ONLY_CLAUSE, generator_messages, two_pass_generator_messages
+from helpers.channels.channels import _ALLOWED
+from helpers.channels.prompts import _SOURCE_ONLY_CLAUSE, generator_messages, two_pass_generator_messages
 from helpers.channels.stacks import StackError, load_stack
 from helpers.channels.views import (
+    _FROZEN,
     ENDPOINTS,
-    FROZEN,
     GENERATED,
     KINDS,
     load_views,
@@ -229,8 +229,8 @@ def test_stale_views_are_told_once_and_all_together_when_the_first_is_found(tmp_
 
 def test_every_kind_of_view_is_computed_generated_or_chosen():
     made = [sum(name in rule for name in ("computed", "max_tokens", "chosen")) for rule in KINDS.values()]
-    assert set(made) == {1} and set(ALLOWED["view"]) == set(KINDS)
-    assert set(FROZEN) == set(GENERATED) | {"donor"} and KINDS["donor"]["chosen"] in GENERATED
+    assert set(made) == {1} and set(_ALLOWED["view"]) == set(KINDS)
+    assert set(_FROZEN) == set(GENERATED) | {"donor"} and KINDS["donor"]["chosen"] in GENERATED
 
 
 def test_a_broken_line_is_refused_with_its_number(tmp_path, trajectory):
@@ -309,7 +309,7 @@ def freeze(generator, wanted, path, *, stop_after=None, **options):
     async def collect():
         found = []
         async with openai.AsyncOpenAI(base_url=generator.url, api_key=KEY, max_retries=0, timeout=20) as client:
-            rows = freeze_views(wanted, {"risk-41": TASK}, path, stack, client, **options)
+            rows = _freeze_views(wanted, {"risk-41": TASK}, path, stack, client, **options)
             async with contextlib.aclosing(rows):
                 async for each in rows:
                     found.append(each)
@@ -334,7 +334,7 @@ def test_a_view_is_asked_with_the_generator_prompt_of_its_kind_at_temperature_ze
         "messages": generator_messages(TASK, state, source_only=False),
     }  # fmt: skip
     assert second["messages"] == generator_messages(TASK, state, source_only=True)
-    assert second["messages"][0]["content"].startswith(SOURCE_ONLY_CLAUSE) and second["max_tokens"] == 512
+    assert second["messages"][0]["content"].startswith(_SOURCE_ONLY_CLAUSE) and second["max_tokens"] == 512
 
 
 def test_rationales_are_asked_by_the_first_versions_prompt_of_the_whole_state_or_of_its_evidence(

@@ -159,11 +159,11 @@ def test_gold_leaks_are_words_about_the_key_and_not_about_gold_standards():
 
 
 def test_coverage_is_the_share_of_candidates_that_are_named():
-    assert d.candidate_coverage("candidate_01 and CANDIDATE_04, CANDIDATE_04") == 0.5
-    assert d.candidate_coverage("Candidate 02: none. candidate 3, Candidate-4 and CANDIDATE_12") == 0.75
-    assert d.candidate_coverage("") == 0
+    assert d._candidate_coverage("candidate_01 and CANDIDATE_04, CANDIDATE_04") == 0.5
+    assert d._candidate_coverage("Candidate 02: none. candidate 3, Candidate-4 and CANDIDATE_12") == 0.75
+    assert d._candidate_coverage("") == 0
     task = {"candidates": [{"candidate_id": i, "text": ""} for i in ("answer-a", "answer-b", "answer-c", "none-of-the-above")]}
-    assert d.candidate_coverage("answer-a, and none-of-the-above", task) == 0.5
+    assert d._candidate_coverage("answer-a, and none-of-the-above", task) == 0.5
 
 
 def test_flags_are_read_off_every_frozen_rationale():
@@ -179,14 +179,14 @@ def test_flags_are_read_off_every_frozen_rationale():
 
 
 def test_a_cue_is_an_evidence_sentence_with_words_of_its_own():
-    (words,) = d.cue_spans(state(f"{CUE} {REPEATS}", answer="An answer with plenty of words."), TASK)
+    (words,) = d._cue_spans(state(f"{CUE} {REPEATS}", answer="An answer with plenty of words."), TASK)
     assert {"registry", "412", "bergen"} <= words and "migraine" not in words
-    assert d.cue_spans(state(), TASK) == []
+    assert d._cue_spans(state(), TASK) == []
 
 
 def test_nested_evidence_is_read_and_numbers_are_no_text():
     nested = [{"doc_id": "pmid:1", "year": 2010, "text": CUE}]
-    assert len(d.cue_spans(json.dumps({"artifacts": nested}), TASK)) == 1
+    assert len(d._cue_spans(json.dumps({"artifacts": nested}), TASK)) == 1
 
 
 @pytest.mark.parametrize(

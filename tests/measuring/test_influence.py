@@ -26,8 +26,8 @@ def test_the_worked_influence():
 
 def test_the_fit_is_the_minimum_of_the_penalised_loss():
     x, y = examples()
-    theta = d.fit_logistic(x, y, ridge=0.7)
-    loss = lambda t: d.point_loss(t, x, y).sum() + 0.35 * t @ t  # noqa: E731
+    theta = d._fit_logistic(x, y, ridge=0.7)
+    loss = lambda t: d._point_loss(t, x, y).sum() + 0.35 * t @ t  # noqa: E731
     for step in np.eye(3) * 1e-3:
         assert loss(theta) < min(loss(theta + step), loss(theta - step))
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
-from helpers.asking.recordings import as_table
+from helpers.asking.recordings import _as_table
 from helpers.channels import prompts
 from helpers.channels.channels import Channel, direct, generated, matched
 from helpers.channels.plan import Study, add_keys, make_plan
@@ -62,7 +62,7 @@ def test_labels_become_candidates_as_the_layout_maps_them():
 @pytest.mark.parametrize("layout", range(4))
 def test_alignment_undoes_the_order_in_which_the_prompt_shows_the_candidates(layout):
     by_candidate = np.array([-0.3, -1.1, -2.7, -3.9])
-    shown = [by_candidate[position] for position in prompts.layout_order(layout)]
+    shown = [by_candidate[position] for position in prompts._layout_order(layout)]
     np.testing.assert_array_equal(align_labels([shown], [layout])[0], by_candidate)
 
 
@@ -128,7 +128,7 @@ def test_relabelling_candidates_and_permuting_layouts_change_nothing(orbit, cand
 @settings(deadline=None, max_examples=40)
 @given(FOUR, FOUR, st.integers(0, 3))
 def test_a_preference_for_a_physical_label_cancels_over_the_four_layouts(energies, bias, target):
-    labels = [[energies[i] + b for i, b in zip(prompts.layout_order(s), bias, strict=True)] for s in range(4)]
+    labels = [[energies[i] + b for i, b in zip(prompts._layout_order(s), bias, strict=True)] for s in range(4)]
     reduced = layout_reduction(align_labels(labels, range(4)))
     assert target_margin(reduced, target) == pytest.approx(target_margin(energies, target), abs=1e-9)
 
@@ -288,7 +288,7 @@ def test_a_trajectory_of_which_no_more_than_half_was_asked_is_left_out_and_one_w
     plan = pd.DataFrame({"trajectory_id": names, "readout": "joint", "key": [f"k{i}" for i in range(16)]})
     plan.loc[5, "key"] = None  # a view that is not frozen
     recorded = ["k0", "k1", "k2", "k3", "k4", "k6", "k7", "k8", "k9", "k12"]
-    kept = without_begun(read_cells(plan, as_table([{"key": key, "tokens": ["A"], "logprobs": [-0.1]} for key in recorded]))).plan
+    kept = without_begun(read_cells(plan, _as_table([{"key": key, "tokens": ["A"], "logprobs": [-0.1]} for key in recorded]))).plan
     assert list(kept["trajectory_id"].unique()) == ["whole", "gaps"] and list(kept.index) == list(range(8))
 
 
@@ -379,7 +379,7 @@ def margin_by_hand(rows, plan, *, name, state, channel, tau=1.0, layouts=(0, 1, 
             if channel.readout == "binary":
                 energy[cell["assessed"]] = answer["Yes"] - answer["No"]
             else:
-                for label, position in zip("ABCD", prompts.layout_order(layout), strict=True):
+                for label, position in zip("ABCD", prompts._layout_order(layout), strict=True):
                     energy[position] = answer[label]
         for c in range(4):
             ubar[c] += tau / len(layouts) * (energy[c] - sum(energy) / 4)
@@ -403,7 +403,7 @@ def test_every_endpoint_margin_equals_the_loops_over_its_recordings(shuffled, ta
     rows = recorded(plan)
     if shuffled:
         plan = plan.sample(frac=1, random_state=11).reset_index(drop=True)
-    margins = endpoint_margins(read_cells(plan, as_table(rows)), STUDY, tau=tau)
+    margins = endpoint_margins(read_cells(plan, _as_table(rows)), STUDY, tau=tau)
     assert len(margins) == 2 * 2 * len(CHANNELS) and margins["complete"].all()
     for name in ("t1", "t2"):
         for state in (3, 4):
@@ -422,7 +422,7 @@ def test_a_margin_worked_out_by_hand():
     plan = make_plan(["t1"], [4], [direct("s1")], layouts=(0, 1)).assign(key=["a", "b"])
     first = {"key": "a", "tokens": ["A", "B", "C", "D"], "logprobs": [-3.0, -0.2, -2.0, -2.8]}
     second = {"key": "b", "tokens": ["B", "A", "D", "C"], "logprobs": [-1.0, -4.0, -3.5, -0.7]}
-    got = endpoint_margins(read_cells(plan, as_table([first, second])), STUDY).iloc[0]
+    got = endpoint_margins(read_cells(plan, _as_table([first, second])), STUDY).iloc[0]
     # centred: [-1.0, 1.8, 0.0, -0.8] and, by candidate, [1.3, 1.6, -1.2, -1.7]; mean [0.15, 1.7, -0.6, -1.25]
     assert [got[f"energy_{c}"] for c in range(4)] == pytest.approx([0.15, 1.7, -0.6, -1.25])
     assert got["margin"] == pytest.approx(1.7 - math.log(math.exp(0.15) + math.exp(-0.6) + math.exp(-1.25)))
@@ -445,7 +445,7 @@ def test_one_unusable_answer_makes_its_endpoint_missing_with_a_reason_and_no_oth
     rows = recorded(plan)
     spoiled = int(np.flatnonzero((plan["template"] == channel.template) & (plan["state"] == 4))[5])
     changed = [spoil(row) if i == spoiled else row for i, row in enumerate(rows)]
-    table = as_table([row for row in changed if row is not None])
+    table = _as_table([row for row in changed if row is not None])
     cells = read_cells(plan, table)
     values, why, mass = cells.values, cells.reason, cells.mass
     assert why[spoiled] == reason and [w for i, w in enumerate(why) if i != spoiled] == [None] * (len(plan) - 1)
@@ -465,13 +465,13 @@ def test_one_unusable_answer_makes_its_endpoint_missing_with_a_reason_and_no_oth
 def test_a_cell_without_a_frozen_view_says_so():
     plan = keyed_plan([direct("s1")])
     plan.loc[2, "key"] = None
-    why = read_cells(plan, as_table(recorded(keyed_plan([direct("s1")])))).reason
+    why = read_cells(plan, _as_table(recorded(keyed_plan([direct("s1")])))).reason
     assert why[2] == "view not frozen" and why[3] is None
 
 
 def test_nothing_recorded_at_all_is_all_missing():
     plan = keyed_plan()
-    margins = endpoint_margins(read_cells(plan, as_table([])), STUDY)
+    margins = endpoint_margins(read_cells(plan, _as_table([])), STUDY)
     assert len(margins) == 2 * 2 * len(CHANNELS) and not margins["complete"].any()
 
 
@@ -480,14 +480,14 @@ def test_recordings_that_no_cell_asks_for_change_nothing():
     rows = recorded(plan)
     extra = [{**rows[0], "key": "zzzzz"}, {**rows[5], "key": "!"}]
     pd.testing.assert_frame_equal(
-        endpoint_margins(read_cells(plan, as_table(rows)), STUDY),
-        endpoint_margins(read_cells(plan, as_table(extra[1:] + rows + extra[:1])), STUDY),
+        endpoint_margins(read_cells(plan, _as_table(rows)), STUDY),
+        endpoint_margins(read_cells(plan, _as_table(extra[1:] + rows + extra[:1])), STUDY),
     )
 
 
 def test_waves_are_endpoints_of_their_own():
     plan = keyed_plan([direct("s1")], waves=(1, 2))
-    margins = endpoint_margins(read_cells(plan, as_table(recorded(plan))), STUDY)
+    margins = endpoint_margins(read_cells(plan, _as_table(recorded(plan))), STUDY)
     assert margins.groupby("wave").size().to_dict() == {1: 4, 2: 4}
     assert margins["margin"].nunique() == 8
 

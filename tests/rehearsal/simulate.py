@@ -13,8 +13,8 @@ import pandas as pd
 
 from helpers.asking.recordings import Recordings
 from helpers.channels import sections
-from helpers.channels.plan import CELL, JOINT, add_keys, cell_messages, channel_of, load_study, short_hash
-from helpers.channels.prompts import label_of
+from helpers.channels.plan import _JOINT, CELL, _channel_of, add_keys, cell_messages, load_study, short_hash
+from helpers.channels.prompts import _label_of
 from helpers.channels.stacks import load_stacks
 from helpers.channels.views import GENERATED
 from helpers.measuring.labels import JOINT_LABELS
@@ -101,11 +101,11 @@ def answer(energies, layout, assessed, *, noise):
 
     ``noise`` holds one number a label, added before normalising.
     """
-    if assessed != JOINT:
+    if assessed != _JOINT:
         energy = energies[assessed] + noise[0]
         values = {"Yes": -np.logaddexp(0, -energy), "No": -np.logaddexp(0, energy)}
     else:
-        shown = {label_of(j, layout): energies[j] for j in range(K)}
+        shown = {_label_of(j, layout): energies[j] for j in range(K)}
         raw = np.array([shown[label] for label in JOINT_LABELS]) + LAYOUT_BIAS + noise
         values = dict(zip(JOINT_LABELS, raw - np.logaddexp.reduce(raw), strict=True))
     rest = [("The", -6.0), ("\n", -7.5)]
@@ -162,7 +162,7 @@ def simulated_answers(plan, study, *, seed=1, noise_sd=0.05, trajectory_sd=0.4, 
     """Yield ``(row of the plan, tokens, logprobs)`` for every cell of a plan."""
     for row in plan.itertuples(index=False):
         trajectory = study.trajectories[row.trajectory_id]
-        channel = channel_of(row)
+        channel = _channel_of(row)
         margin = planted_margin(trajectory, row.state, channel, seed=seed,
                                 trajectory_sd=trajectory_sd, transition_sd=transition_sd)  # fmt: skip
         energies = energies_with_margin(margin, study.target(row.trajectory_id), 0.4)

@@ -13,7 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from helpers.__main__ import main
-from helpers.reporting.execute import NotebookFailed, cleaned, execute, heading, last_line, without_places
+from helpers.reporting.execute import NotebookFailed, _cleaned, _last_line, _without_places, execute, heading
 from tests.small_project import copy_project, helpers, write_notebook, write_profile
 
 GOOD = """
@@ -176,13 +176,13 @@ def test_a_misspelt_name_stops_before_anything_runs(name, setting, said, capsys)
     ],
 )
 def test_places_of_this_machine_are_taken_out_of_a_text(text, expected):
-    assert without_places(text, "/repo") == expected
+    assert _without_places(text, "/repo") == expected
 
 
 def test_an_output_that_was_only_a_progress_bar_is_gone():
     cell = new_code_cell("ask()")
     cell.outputs = [nbformat.v4.new_output("stream", name="stderr", text="\rasking: 3cell [00:01, 2.9cell/s]\n")]
-    assert cleaned(new_notebook(cells=[cell]), "/repo").cells[0].outputs == []
+    assert _cleaned(new_notebook(cells=[cell]), "/repo").cells[0].outputs == []
 
 
 def test_cleaning_keeps_tags_results_and_errors():
@@ -191,7 +191,7 @@ def test_cleaning_keeps_tags_results_and_errors():
     cell.outputs = [nbformat.v4.new_output("execute_result", data, execution_count=1)]
     language = {"name": "python", "version": "3.11.7"}
     notebook = new_notebook(cells=[cell], metadata={"papermill": {}, "language_info": language})
-    kept = cleaned(notebook, "/repo")
+    kept = _cleaned(notebook, "/repo")
     assert kept.metadata == {"language_info": {"name": "python"}}
     assert kept.cells[0].metadata == {"tags": ["x"]}
     assert kept.cells[0].outputs[0].data == {"text/plain": "1", "image/png": "abc"}
@@ -204,5 +204,5 @@ def test_the_heading_is_the_last_one_before_the_failing_cell():
 
 
 def test_the_last_line_of_an_error_has_no_colours_and_is_never_empty():
-    assert last_line("\x1b[31mfirst\x1b[0m\n second \n\n") == "second"
-    assert last_line("") == "(no message)"
+    assert _last_line("\x1b[31mfirst\x1b[0m\n second \n\n") == "second"
+    assert _last_line("") == "(no message)"

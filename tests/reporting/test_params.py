@@ -225,7 +225,7 @@ def test_only_the_embedded_profile_writes_and_reads_nothing_but_what_ships():
 
 def test_a_profile_folder_that_is_copied_is_a_profile(root):
     shutil.copytree(root / "params" / "smoke", root / "params" / "mine")
-    assert settings_of("mine", root=root).SEED == 6 and params.profiles(root) == ["embedded", "mine", "smoke"]
+    assert settings_of("mine", root=root).SEED == 6 and params._profiles(root) == ["embedded", "mine", "smoke"]
 
 
 @pytest.mark.parametrize(

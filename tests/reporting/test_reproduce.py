@@ -281,24 +281,24 @@ def built(root, monkeypatch):
 def test_the_questions_come_from_a_file_that_must_be_named_and_exist(root, built):
     settings = settings_of("pubmedqa", root=root)
     with pytest.raises(ParameterError, match="say which questions: PUBMEDQA=<pqal_dev.json or ori_pqal.json> N=3"):
-        reproduce.prepare(settings, "", None, root)
+        reproduce._prepare(settings, "", None, root)
     with pytest.raises(ParameterError, match="nowhere.json: no such file; PUBMEDQA is a pqal_dev.json or ori_pqal.json"):
-        reproduce.prepare(settings, "nowhere.json", None, root)
+        reproduce._prepare(settings, "nowhere.json", None, root)
     with pytest.raises(ParameterError, match="N = 'three'; it is a number of questions, such as N=3"):
-        reproduce.prepare(settings, str(root / "questions.json"), "three", root)
+        reproduce._prepare(settings, str(root / "questions.json"), "three", root)
     assert built == []
 
 
 def test_another_file_or_number_makes_the_tasks_again_and_the_one_named_before_is_meant_without_one(root, built):
     settings, path = settings_of("pubmedqa", root=root), str(root / "questions.json")
-    reproduce.prepare(settings, path, None, root)
+    reproduce._prepare(settings, path, None, root)
     for _ in range(2):
-        reproduce.prepare(settings, "", None, root)
-        reproduce.prepare(settings, path, "3", root)
+        reproduce._prepare(settings, "", None, root)
+        reproduce._prepare(settings, path, "3", root)
     assert built == [(path, 3)]
-    reproduce.prepare(settings, path, "5", root)
+    reproduce._prepare(settings, path, "5", root)
     (root / settings.TASKS).unlink()
-    reproduce.prepare(settings, "", None, root)
+    reproduce._prepare(settings, "", None, root)
     assert built == [(path, 3), (path, 5), (path, 5)]
 
 

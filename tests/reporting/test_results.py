@@ -101,7 +101,7 @@ def test_a_section_knows_what_it_has_not_reported():
 
 @pytest.mark.parametrize(("n", "method", "warned"), [(1, "percentile", False), (0, "percentile", False), (5, "percentile", True), (5, "t", False), (40, "percentile", False), (None, "percentile", False)])
 def test_few_trajectories_are_warned_of_where_the_interval_ignores_them(n, method, warned):
-    assert (f"With {n} trajectories" in report.caution(n, method)) is warned
+    assert (f"With {n} trajectories" in report._caution(n, method)) is warned
 
 
 def test_a_figure_is_saved_small_without_a_visible_loss(tmp_path, monkeypatch):

