@@ -49,9 +49,9 @@ def smoke(tmp_path_factory):
 def report(smoke):
     """The whole smoke report, executed once: every notebook asks the endpoint for what it needs."""
     study, folder, profile = smoke
-    with Endpoint(port=8808, answers=read_answers(folder / "data/answers.jsonl")) as endpoint:
+    with WarmKernel() as kernel, Endpoint(port=8808, answers=read_answers(folder / "data/answers.jsonl")) as endpoint:
         for name in sorted(settings_of(profile).NOTEBOOKS, key=lambda name: name == "00_overview"):
-            run_notebook(profile, name)
+            kernel.run(profile, name)
         assert endpoint.requests > 1000
     return study, folder
 
