@@ -81,7 +81,7 @@ def found():
         "quotes": digest(quote(text) for _, _, text in texts),
         "view prompts": {
             kind: digest(view_messages(study.task(name), text, rule) for name, _, text in texts)
-            for kind, rule in GENERATED.items()
+            for kind, rule in GENERATED.items() if "wording" not in rule
         },
         "views": digest(sorted(study.views.items())),
         "tables": tables(),

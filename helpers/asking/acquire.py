@@ -96,7 +96,7 @@ async def ask_missing(plan, study, stack, store, *, section="", order=None, budg
         cells = missing_cells(plan, study, stack, store, order=order, section=section)
         if not cells:
             return 0
-        readouts = {fields["readout"] for fields, _ in cells}
+        readouts = {"binary" if fields["readout"] == "support" else fields["readout"] for fields, _ in cells}
         async with client_for(stack, timeout_s=timeout_s) as client:
             budget = budget or Budget()
             await ensure_probed(stack, client, store, readouts=readouts, budget=budget)

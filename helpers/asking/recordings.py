@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
         ("stack", pa.string()),
         ("view_state", pa.int16()),
         ("slice", pa.string()),
+        ("wording", pa.string()),
         ("layout", pa.int8()),
         ("assessed", pa.int8()),
         ("wave", pa.int16()),
@@ -55,7 +56,7 @@ SCHEMA = pa.schema(
     ]
 )
 # Columns that the first recordings lack, with the value that all of these had.
-LATER = {"slice": "full"}
+LATER = {"slice": "full", "wording": "paper"}
 # True for a journal row that was answered without log-probabilities: inside a JSON text a quote is escaped,
 # so this sequence can only be the row's own field.
 UNREAD = '(instr(row, \'"unread": "\') > 0)'

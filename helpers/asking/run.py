@@ -28,7 +28,7 @@ from helpers.asking.client import (
     plain_text,
 )
 from helpers.channels.plan import CELL, cell_messages, in_order, request_body, request_parts
-from helpers.measuring.labels import ANOTHER_MODEL, BINARY_LABELS, JOINT_LABELS, SENTINEL, read_labels
+from helpers.measuring.labels import ANOTHER_MODEL, LABELS_OF, SENTINEL, read_labels
 
 OUTAGE_S = 300.0  # how long an endpoint may be out of reach before a run gives up
 GRACE_S = 30.0  # how long a stopping run waits for answers that are paid for
@@ -108,8 +108,7 @@ def set_aside(row):
 
 def label_reasons(row, readout):
     """Why labels of an answer are missing, one a label (None where it is there)."""
-    labels = BINARY_LABELS if readout == "binary" else JOINT_LABELS
-    return read_labels(row.get("tokens"), row.get("logprobs"), labels).reasons
+    return read_labels(row.get("tokens"), row.get("logprobs"), LABELS_OF[readout]).reasons
 
 
 class Acquisition:

@@ -6,11 +6,14 @@ TEMPLATES = ("direct", "buffered", "matched", "two-pass")
 VIEWS = (
     "empty", "quote", "candidates", "generated-128", "ungrounded-512", "source-only-512", "donor",
     "rationale-128", "rationale-512", "evidence-rationale-128",
+    "generated-128-plain", "ungrounded-512-plain", "source-only-512-plain",
 )  # fmt: skip
 AUTHORITIES = ("neutral", "evidence-primary")
 ORDERS = ("state-first", "state-last")
-READOUTS = ("joint", "binary")
+READOUTS = ("joint", "binary", "support")
+YES_NO = ("binary", "support")  # readouts that assess one candidate at a time
 SLICES = ("full", "evidence")
+WORDINGS = ("paper", "plain")
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Channel:
 
     ``view`` names the kind of derived text; ``view_state`` is None when the view belongs to the scored
     state, else the state whose frozen view is shown (the crossed cells of the retrieval face). ``slice`` is the
-    part of the projected state that is shown.
+    part of the projected state that is shown. ``wording`` is whose words ask: the paper's or plain ones.
     """
 
     template: str
@@ -30,11 +33,12 @@ class Channel:
     stack: str = "qwen-1.5b"
     view_state: int | None = None
     slice: str = "full"
+    wording: str = "paper"
 
     def __post_init__(self):
         allowed = {
             "template": TEMPLATES, "authority": AUTHORITIES, "source_order": ORDERS, "readout": READOUTS,
-            "slice": SLICES,
+            "slice": SLICES, "wording": WORDINGS,
         }  # fmt: skip
         for field, values in allowed.items():
             if getattr(self, field) not in values:
@@ -47,6 +51,8 @@ class Channel:
             raise ValueError(f"the {self.template} template has no authority policy and one order; leave both as they are.")
         if self.readout == "binary" and self.template != "matched":
             raise ValueError("the binary readout belongs to the matched template.")
+        if self.template == "two-pass" and (self.readout, self.wording) != ("joint", "paper"):
+            raise ValueError("the two-pass template has the joint readout and its own wording; leave both as they are.")
 
     def fields(self):
         """The channel as a dict: the columns that identify it in a plan and in a recording."""

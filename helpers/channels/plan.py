@@ -8,8 +8,8 @@ from functools import cached_property
 
 import pandas as pd
 
-from helpers.channels import prompts
-from helpers.channels.channels import CHANNEL_FIELDS, Channel
+from helpers.channels import prompts, wordings
+from helpers.channels.channels import CHANNEL_FIELDS, YES_NO, Channel
 from helpers.channels.views import load_views, quote, view_id
 from helpers.study.files import DataError
 from helpers.study.projection import projected_states, state_slice
@@ -85,11 +85,15 @@ def make_plan(trajectory_ids, states, channels, *, waves=(0,), layouts=LAYOUTS):
     """Cells as a DataFrame, one row each, in declared order.
 
     Columns are ``trajectory_id, state``, the channel's fields, ``layout``, ``assessed`` (candidate
-    position, or -1 for the joint readout) and ``wave``.
+    position, or -1 for the joint readout) and ``wave``. The support readout shows one candidate, so it has no
+    layouts: its cells stand at layout 0.
     """
     rows = []
     for name, state, channel, wave, layout in itertools.product(trajectory_ids, states, channels, waves, layouts):
-        assessed = range(K) if channel.readout == "binary" else (JOINT,)
+        if channel.readout == "support" and layout != layouts[0]:
+            continue
+        layout = 0 if channel.readout == "support" else layout
+        assessed = range(K) if channel.readout in YES_NO else (JOINT,)
         rows += [(name, state, *channel.fields().values(), layout, a, wave) for a in assessed]
     return pd.DataFrame(rows, columns=list(CELL)).astype({"view_state": "Int64"})
 
@@ -111,6 +115,8 @@ def cell_messages(row, study):
     view = study.view(row.trajectory_id, view_state, channel.view)
     if view is None:
         return None
+    if channel.wording == "plain" or channel.readout == "support":
+        return wordings.messages(channel, task, state, view, row.layout, row.assessed)
     if channel.template == "direct":
         return prompts.direct_messages(task, state, row.layout)
     if channel.template == "two-pass":

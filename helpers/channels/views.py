@@ -5,6 +5,7 @@ import json
 import re
 from functools import lru_cache
 
+from helpers.channels import wordings
 from helpers.channels.prompts import generator_messages, two_pass_generator_messages
 from helpers.study.files import DataError, read_jsonl
 from helpers.study.projection import projected_state, state_slice
@@ -18,6 +19,10 @@ GENERATED = {
     "rationale-128": {"max_tokens": 128, "two_pass": "full"},
     "rationale-512": {"max_tokens": 512, "two_pass": "full"},
     "evidence-rationale-128": {"max_tokens": 128, "two_pass": "evidence"},
+    # the same contracts in plain words
+    "generated-128-plain": {"max_tokens": 128, "source_only": False, "wording": "plain"},
+    "ungrounded-512-plain": {"max_tokens": 512, "source_only": False, "wording": "plain"},
+    "source-only-512-plain": {"max_tokens": 512, "source_only": True, "wording": "plain"},
 }
 FROZEN = (*GENERATED, "donor")  # a donor is another trajectory's view, chosen once
 QUOTE_LINES = 24
@@ -120,7 +125,8 @@ def view_messages(task, state_text, rule):
     """Messages that ask for a view by its rule in ``GENERATED``."""
     if "two_pass" in rule:
         return two_pass_generator_messages(task, state_slice(state_text, rule["two_pass"]))
-    return generator_messages(task, state_text, source_only=rule["source_only"])
+    ask = wordings.generator_messages if rule.get("wording") == "plain" else generator_messages
+    return ask(task, state_text, source_only=rule["source_only"])
 
 
 # -- support claims of a generated view ------------------------------------------------------------

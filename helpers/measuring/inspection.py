@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from helpers.measuring.labels import BINARY_LABELS, JOINT_LABELS, read_labels
+from helpers.measuring.labels import LABELS_OF, read_labels
 from helpers.measuring.reducers import lookup, transition_gains
 from helpers.study.files import DataError
 from helpers.study.traces import STEPS
@@ -45,7 +45,7 @@ def readings(plan, table):
     out = {}
     for index, place, readout in zip(plan.index, lookup(plan, table), plan["readout"], strict=True):
         answer = table.slice(place, 1).to_pylist()[0] if place >= 0 else {}
-        labels = BINARY_LABELS if readout == "binary" else JOINT_LABELS
+        labels = LABELS_OF[readout]
         found = read_labels(answer.get("tokens"), answer.get("logprobs"), labels)
         gone = zip(labels, found.reasons, found.bounds, strict=True)
         out[index] = "; ".join(f"{label}: {reason}" + (f", at most {bound:.2f} nats" if np.isfinite(bound) else "")

@@ -12,6 +12,7 @@ import numpy as np
 
 JOINT_LABELS = ("A", "B", "C", "D")
 BINARY_LABELS = ("Yes", "No")
+LABELS_OF = {"joint": JOINT_LABELS, "binary": BINARY_LABELS, "support": BINARY_LABELS}  # by readout
 STRIP = "".join(filter(str.isspace, map(chr, range(0x3001)))) + ".,:;!?()[]{}\"'`*"
 
 NOT_RETURNED = "label not returned"

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from scipy.special import softmax
 from scipy.stats import trim_mean
 
+from helpers.channels.channels import YES_NO
 from helpers.channels.plan import CELL, LAYOUTS
 from helpers.measuring.labels import (
     ANOTHER_MODEL,
@@ -294,7 +295,7 @@ def read_cells(plan, table):
     reason = np.full(len(plan), None, dtype=object)
     reason[found < 0] = "not recorded"
     reason[(found < 0) & plan["key"].isna().to_numpy()] = "view not frozen"
-    binary = (plan["readout"] == "binary").to_numpy()
+    binary = plan["readout"].isin(YES_NO).to_numpy()
     for labels, rows in ((JOINT_LABELS, ~binary), (BINARY_LABELS, binary)):
         rows = np.flatnonzero(rows & (found >= 0))
         if not len(rows):

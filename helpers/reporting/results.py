@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
+from helpers.channels.channels import YES_NO
 from helpers.measuring.inference import METHODS, interval
 from helpers.measuring.reducers import latin_square_shares, read_cells
 from helpers.reporting.params import ROOT
@@ -135,7 +136,7 @@ def completeness(plan, table, *, may_be_empty=False):
     DataError where nothing at all was answered, unless ``may_be_empty``: the section has nothing to go on with.
     """
     values, reason, mass = read_cells(plan, table)
-    wanted = np.where((plan["readout"] == "binary").to_numpy(), 2, values.shape[1])
+    wanted = np.where(plan["readout"].isin(YES_NO).to_numpy(), 2, values.shape[1])
     returned = np.isfinite(values).sum(axis=1)
     answered = ~np.isin(reason.astype(str), ["not recorded", "view not frozen"])
     if not (answered.any() or may_be_empty):
