@@ -19,7 +19,7 @@ def test_the_shorthands_name_the_channels_of_the_paper():
 
 
 def test_the_columns_of_a_channel_are_all_of_its_fields_in_order():
-    names = ("template", "view", "authority", "source_order", "readout", "stack", "view_state", "slice")
+    names = ("template", "view", "authority", "source_order", "readout", "stack", "view_state", "slice", "wording")
     assert names == CHANNEL_FIELDS
     assert tuple(f.name for f in fields(Channel)) == CHANNEL_FIELDS
     assert Channel(**matched("quote", "s2").fields()) == matched("quote", "s2")
@@ -30,6 +30,7 @@ def test_the_columns_of_a_channel_are_all_of_its_fields_in_order():
     [
         {"template": "buffered"}, {"view": "quote"}, {"authority": "evidence-primary"}, {"source_order": "state-last"},
         {"readout": "binary"}, {"stack": "s2"}, {"view_state": 4}, {"slice": "evidence"},
+        {"wording": "plain"}, {"readout": "support"},
     ],
 )  # fmt: skip
 def test_changing_any_field_makes_another_channel(change):
@@ -57,6 +58,9 @@ def test_a_channel_cannot_be_changed_after_it_was_made():
         ({"template": "matched", "source_order": "last"}, "channel source_order 'last'; use one of state-first"),
         ({"template": "matched", "readout": "yes"}, "channel readout 'yes'; use one of joint, binary"),
         ({"template": "direct", "slice": "half"}, "channel slice 'half'; use one of full, evidence"),
+        ({"template": "direct", "wording": "own"}, "channel wording 'own'; use one of paper, plain"),
+        ({"template": "two-pass", "wording": "plain"}, "the two-pass template has the joint readout and its own wording"),
+        ({"template": "two-pass", "readout": "support"}, "the two-pass template has the joint readout and its own wording"),
         ({"template": "direct", "view": "quote"}, "the direct template shows no view"),
         ({"template": "buffered", "readout": "binary"}, "the binary readout belongs to the matched template"),
     ],

@@ -92,6 +92,22 @@ def test_a_plan_has_one_row_for_each_cell_and_four_for_each_binary_one():
     assert set(plan.loc[plan["readout"] == "joint", "assessed"]) == {JOINT}
 
 
+def test_the_support_readout_has_one_cell_a_candidate_and_no_layout():
+    channels = [direct("s1", readout="support"), matched("quote", "s1", readout="support", wording="plain"), direct("s1")]
+    plan = make_plan(["t1", "t2"], [3, 4], channels, waves=(0, 1))
+    support = plan[plan["readout"] == "support"]
+    assert len(support) == 2 * 2 * 2 * 2 * 4 and set(support["layout"]) == {0} and not plan.duplicated().any()
+    assert support.groupby(["trajectory_id", "state", "template", "wave"])["assessed"].apply(tuple).isin([(0, 1, 2, 3)]).all()
+    assert set(make_plan(["t1"], [3], channels[:1], layouts=(2, 3))["layout"]) == {0}
+
+
+@pytest.mark.parametrize("readout", ["joint", "support"])
+def test_a_wording_and_a_readout_have_keys_of_their_own(readout):
+    channels = [matched("quote", "s1", wording=w, readout=readout) for w in ("paper", "plain")]
+    plan = add_keys(make_plan(["t1"], [4], channels), STUDY, {"s1": STACK})
+    assert plan["key"].is_unique
+
+
 def test_rows_stand_in_declared_order_trajectory_state_channel_wave_layout():
     plan = make_plan(["t2", "t1"], [4, 3], [generated("s1"), direct("s1")], waves=(2, 1), layouts=(1, 0))
     rows = plan[["trajectory_id", "state", "template", "wave", "layout"]].apply(tuple, axis=1).tolist()
