@@ -343,9 +343,10 @@ def endpoint_energies(plan, values):
     energies = np.full((len(ends), len(layouts), K), np.nan)
     joint = (plan["readout"] == "joint").to_numpy()
     energies[number[joint], slot[joint]] = align_labels(values[joint], plan["layout"].to_numpy()[joint])
-    binary = ~joint
-    assessed = plan["assessed"].to_numpy()[binary]
-    energies[number[binary], slot[binary], assessed] = binary_energy(values[binary, 0], values[binary, 1])
+    assessed, single = plan["assessed"].to_numpy(), binary_energy(values[:, 0], values[:, 1])
+    binary, support = ((plan["readout"] == name).to_numpy() for name in YES_NO)
+    energies[number[binary], slot[binary], assessed[binary]] = single[binary]
+    energies[number[support], :, assessed[support]] = single[support, None]  # shown alone: the same under every layout
     return ends, energies
 
 

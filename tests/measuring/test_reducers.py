@@ -597,3 +597,19 @@ def test_a_step_over_a_state_that_nobody_scored_has_no_gain():
     margins = pd.DataFrame({"trajectory_id": "t1", "state": [3, 4, 8, 9], "margin": [1.0, 2.5, 9.0, 9.5], "channel": "direct"})
     gains = transition_gains(margins, by="channel")["direct"].droplevel("trajectory_id")
     assert gains.dropna().to_dict() == {4: 1.5, 9: 0.5}
+
+
+def test_the_support_readout_gives_the_same_energies_under_every_layout_also_beside_channels_that_have_layouts():
+    alone, joint = direct("s1", readout="support"), direct("s1")
+    plan = keyed_plan([joint, alone], states=(4,))
+    yes = {0: -0.3, 1: -0.9, 2: -2.1, 3: -1.4}
+    rows = recorded(plan[plan["readout"] == "joint"])
+    for row in plan[plan["readout"] == "support"].itertuples():
+        rows.append({"key": row.key, "tokens": ["No", "Yes"], "logprobs": [-0.5, yes[row.assessed]]})
+    ends = endpoint_margins(plan, STUDY, as_table(rows))
+    got = row_of(ends, "t1", 4, alone)
+    mean = sum(yes.values()) / 4
+    assert [got[f"energy_{c}"] for c in range(4)] == pytest.approx([yes[c] - mean for c in range(4)])
+    assert got["margin"] == pytest.approx(-0.9 - math.log(math.exp(-0.3) + math.exp(-2.1) + math.exp(-1.4)))
+    assert [got[f"layout_{s}"] for s in range(4)] == pytest.approx([got["margin"]] * 4)
+    assert ends["complete"].all()
