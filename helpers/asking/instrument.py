@@ -37,11 +37,14 @@ def known_answer_study(data=ROOT / "data", views=VIEWS, first=None):
     return Study(by_id, {t.trajectory_id: t for t in trajectories}, frozen)
 
 
-async def record(stack, stacks, study, folder, *, views=VIEWS, small=False, batch=BATCH):
-    """Ask a stack for every instrument of :func:`known_answer_plan.parts`, verdicts first, batch by batch."""
+async def record(stack, stacks, study, folder, *, views=VIEWS, small=False, batch=BATCH, only=()):
+    """Ask a stack for every instrument of :func:`known_answer_plan.parts`, verdicts first, batch by batch.
+
+    ``only``: names of the parts to record; all without one.
+    """
     names = list(study.trajectories)
     batches = [names[i : i + batch] for i in range(0, len(names), batch)]
-    of = list(parts(stack.name, small=small))
+    of = [part for part in parts(stack.name, small=small) if not only or part in only]
     urgent, later = of[:2], of[2:]
     todo = [(b, part) for b in batches for part in urgent] + [(b, part) for b in batches for part in later]
     for ids, part in todo:
@@ -61,12 +64,13 @@ def main(arguments=None):
     parser.add_argument("--stack", default="qwen-1.5b")
     parser.add_argument("--first", type=int, default=24, help="known-answer trajectories")
     parser.add_argument("--small", action="store_true", help="the direct template alone")
+    parser.add_argument("--parts", nargs="*", default=[], help="names of known_answer_plan.parts; all without one")
     parser.add_argument("--folder", default=str(ROOT / "data" / "recordings"))
     options = parser.parse_args(arguments)
     try:
         stacks = load_stacks()
         study = known_answer_study(first=options.first)
-        asyncio.run(record(stacks[options.stack], stacks, study, options.folder, small=options.small))
+        asyncio.run(record(stacks[options.stack], stacks, study, options.folder, small=options.small, only=options.parts))
     except (DataError, StackError, RunStopped, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

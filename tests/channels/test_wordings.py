@@ -62,6 +62,9 @@ def test_both_wordings_have_the_same_blocks_with_the_same_fields():
         for name in blocks:
             fields = [set(re.findall("<([a-z_]+)>", words[template][name])) for words in WORDS.values()]
             # a line may name a candidate by its alias, by its text or by both
+            if not PLAIN[template][name]:  # the plain mapping lists the statements by itself
+                assert name == "manifest" and "<text>" in PLAIN[template]["mapped"]
+                continue
             ways = {"alias", "text"} if name in ("option", "mapped", "statement", "support", "binary") else set()
             assert fields[0] - ways == fields[1] - ways, (template, name)
 
