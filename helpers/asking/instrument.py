@@ -56,7 +56,10 @@ async def record(stack, stacks, study, folder, *, views=VIEWS, small=False, batc
         plan = add_keys(instrument(ids, stack.name, only=part, small=small), study, stacks)
         store = Recordings(folder, stack.name)
         written = await ask_missing(plan, study, stack, store, section="00a_instrument", progress=False)
-        print(f"{stack.name}, {part}, {ids[0]} to {ids[-1]}: {written} answers of {plan['key'].nunique()} cells.", flush=True)
+        print(
+            f"{stack.name}, {part}, {ids[0]} to {ids[-1]}: {written} answers of {plan['key'].nunique()} cells.",
+            flush=True,
+        )
 
 
 def main(arguments=None):
@@ -70,7 +73,9 @@ def main(arguments=None):
     try:
         stacks = load_stacks()
         study = known_answer_study(first=options.first)
-        asyncio.run(record(stacks[options.stack], stacks, study, options.folder, small=options.small, only=options.parts))
+        asyncio.run(
+            record(stacks[options.stack], stacks, study, options.folder, small=options.small, only=options.parts)
+        )
     except (DataError, StackError, RunStopped, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

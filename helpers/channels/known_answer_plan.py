@@ -4,6 +4,7 @@ from helpers.channels.channels import Channel, direct, matched
 from helpers.channels.plan import make_plan
 from helpers.study.known_answers import DOSES
 
+ALL_DOSES = tuple(range(len(DOSES)))
 MATCHED_VIEWS = {"paper": ("quote", "generated-128"), "plain": ("quote", "generated-128-plain")}
 BUFFERED_VIEWS = {wording: views[1] for wording, views in MATCHED_VIEWS.items()}
 
@@ -41,7 +42,7 @@ def parts(stack, *, small=False):
     }
 
 
-def instrument(ids, stack, *, waves=(0,), states=tuple(range(len(DOSES))), only=None, small=False):
+def instrument(ids, stack, *, waves=(0,), states=ALL_DOSES, only=None, small=False):
     """Cells of known-answer trajectories under every instrument of a stack.
 
     Parameters

@@ -183,7 +183,11 @@ def messages(channel, task, state_text, view_text, layout, assessed, words=None)
     words : dict, optional; the channel's wording by default
     """
     blocks = (words or WORDS[channel.wording])[channel.template]
-    fields = {"projected_state": state_text, "derived_view": with_aliases(view_text, task), "question": task["question"]}
+    fields = {
+        "projected_state": state_text,
+        "derived_view": with_aliases(view_text, task),
+        "question": task["question"],
+    }
     fields |= _lists(blocks, task, layout)
     if channel.readout in ("binary", "support"):
         fields |= _candidate(task, assessed, layout)

@@ -117,4 +117,11 @@ def _noise(task):
     """A state that has gone through planning and found nothing: bookkeeping beside the question."""
     query = " ".join(re.findall(r"[\w-]{4,}", task["question"])[:8])
     plan = {"query": query, "checked": True}
-    return {"question": task["question"], "plan": plan, "artifacts": [], "evidence": [], "answer": "", "status": "planned"}
+    return {
+        "question": task["question"],
+        "plan": plan,
+        "artifacts": [],
+        "evidence": [],
+        "answer": "",
+        "status": "planned",
+    }

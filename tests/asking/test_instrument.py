@@ -9,12 +9,16 @@ from helpers.asking.instrument import known_answer_study, record
 from helpers.asking.recordings import Recordings
 from helpers.channels.known_answer_plan import instrument, parts
 from helpers.channels.plan import Study, add_keys
+from helpers.channels.stacks import load_stacks
 from helpers.study.known_answers import DOSES, known_answers
 from tests.conftest import loopback_stack, tiny_task
 
 
 def tiny_known():
-    tasks = [tiny_task(f"risk-0{n}", "risk", topic, "answer-b") for n, topic in enumerate(["Night cramp", "Sore feet", "Thirst"])]
+    tasks = [
+        tiny_task(f"risk-0{n}", "risk", topic, "answer-b")
+        for n, topic in enumerate(["Night cramp", "Sore feet", "Thirst"])
+    ]
     texts = {task["task_id"]: f"{task['task_id'][-1]} of 40 walkers." for task in tasks}
     built = known_answers(tasks, texts=texts)
     return Study({task["task_id"]: task for task in tasks}, {t.trajectory_id: t for t in built})
@@ -47,7 +51,12 @@ def test_a_recording_goes_part_by_part_within_a_batch_and_asks_nothing_twice(end
     run()
     names = list(study.trajectories)
     first, second = tuple(names[:2]), tuple(names[2:])
-    assert [s[:2] for s in sections[:4]] == [(first, "direct"), (first, "matched"), (second, "direct"), (second, "matched")]
+    assert [s[:2] for s in sections[:4]] == [
+        (first, "direct"),
+        (first, "matched"),
+        (second, "direct"),
+        (second, "matched"),
+    ]
     count = Recordings(tmp_path, "loopback").table(["key"]).num_rows
     views = (tmp_path / "views.jsonl").read_text().count("\n")
     run()
@@ -61,8 +70,6 @@ def test_the_development_study_has_24_tasks_with_all_doses_and_no_analysed_one(t
     numbers = {int(name.rsplit("-", 1)[1]) for name in study.trajectories}
     assert min(numbers) == 13
     plan = instrument(list(study.trajectories), "qwen-1.5b", only="direct")
-    from helpers.channels.stacks import load_stacks
-
     assert add_keys(plan, study, load_stacks())["key"].is_unique
 
 
@@ -71,5 +78,5 @@ def test_cells_without_a_frozen_view_wait_for_it(part):
     study = tiny_known()
     stack = loopback_stack("http://127.0.0.1:9/v1")
     keyed = add_keys(instrument(list(study.trajectories), "loopback", only=part), study, {"loopback": stack})
-    assert keyed["key"].isna().any() == True  # noqa: E712 - a numpy value
+    assert keyed["key"].isna().any()
     assert keyed.loc[keyed["view"] == "quote", "key"].notna().all()

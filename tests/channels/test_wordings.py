@@ -18,11 +18,17 @@ CHANNELS = [
     for template, view, authorities, orders, readouts in [
         ("direct", "empty", ["neutral"], ["state-first"], ["joint", "support"]),
         ("buffered", "quote", ["neutral", "evidence-primary"], ["state-first", "state-last"], ["joint", "support"]),
-        ("matched", "quote", ["neutral", "evidence-primary"], ["state-first", "state-last"], ["joint", "binary", "support"]),
+        (
+            "matched",
+            "quote",
+            ["neutral", "evidence-primary"],
+            ["state-first", "state-last"],
+            ["joint", "binary", "support"],
+        ),
     ]
     for authority, order, readout in itertools.product(authorities, orders, readouts)
 ]
-NAMES = [" ".join((c.wording, c.template, c.readout, c.authority, c.source_order)) for c in CHANNELS]
+NAMES = [f"{c.wording} {c.template} {c.readout} {c.authority} {c.source_order}" for c in CHANNELS]
 every_channel = pytest.mark.parametrize("channel", CHANNELS, ids=NAMES)
 
 
@@ -100,7 +106,9 @@ def test_each_part_stands_once_and_in_the_order_of_the_blocks(channel):
 def test_the_authority_policy_changes_nothing_but_its_own_block(channel):
     if channel.template == "direct":
         return
-    other = Channel(**channel.fields() | {"authority": {"neutral": "evidence-primary"}.get(channel.authority, "neutral")})
+    other = Channel(
+        **channel.fields() | {"authority": {"neutral": "evidence-primary"}.get(channel.authority, "neutral")}
+    )
     one, two = (said(c).split("\n\n") for c in (channel, other))
     assert one != two and len(set(one) ^ set(two)) <= 2
 
@@ -124,7 +132,7 @@ def test_the_support_readout_shows_one_candidate_and_asks_last(channel):
     for i, text in enumerate(texts):
         shown = [c["text"] for c in TASK["candidates"] if c["text"] in text]
         assert shown == [TASK["candidates"][i]["text"]]
-        assert text.endswith("No.") or text.endswith("</READOUT_CONTRACT>")
+        assert text.endswith(("No.", "</READOUT_CONTRACT>"))
     shared = len(re.match(r"(?s)(.*).*\0\1.*", "\0".join(texts[:2])).group(1))
     assert shared > texts[0].index(STATE) + len(STATE)
 
@@ -140,7 +148,9 @@ def test_wordings_ask_differently():
 
 def test_the_clause_is_all_that_the_two_contracts_differ_in():
     for words in WORDS.values():
-        (bound,), (free,) = (wordings.generator_messages(TASK, STATE, source_only=s, words=words) for s in (True, False))
+        (bound,), (free,) = (
+            wordings.generator_messages(TASK, STATE, source_only=s, words=words) for s in (True, False)
+        )
         assert bound["content"] == f"{words['generator']['clause']}\n\n{free['content']}"
 
 

@@ -19,11 +19,23 @@ def task(name, target="answer-a", count=3, family="risk", fallback=True, pmid=No
     if fallback:
         candidates.append({"candidate_id": FALLBACK, "text": "The evidence is insufficient."})
     source = {"source": {"pmid": pmid}} if pmid else {}
-    return {"task_id": name, "family": family, "question": f"What about {name}?", "candidates": candidates, "target": target, **source}
+    return {
+        "task_id": name,
+        "family": family,
+        "question": f"What about {name}?",
+        "candidates": candidates,
+        "target": target,
+        **source,
+    }
 
 
 def document(pmid):
-    return {"doc_id": f"pmid:{pmid}", "year": 2001, "design": "cohort study", "summary": f"Article {pmid} found something."}
+    return {
+        "doc_id": f"pmid:{pmid}",
+        "year": 2001,
+        "design": "cohort study",
+        "summary": f"Article {pmid} found something.",
+    }
 
 
 def states(trajectory):
@@ -46,7 +58,9 @@ def test_each_dose_holds_what_it_is_called_for_and_the_question():
     assert all(state["question"] == "What about one?" for state in one.values())
     assert quoted(one["none"]) == quoted(one["noise"]) == [] == one["noise"]["artifacts"]
     assert one["noise"]["plan"]["checked"] is True and "status" in one["noise"]
-    assert quoted(one["other"]) == ["Article 22 found something."] and one["other"]["artifacts"][0]["doc_id"] == "pmid:22"
+    assert (
+        quoted(one["other"]) == ["Article 22 found something."] and one["other"]["artifacts"][0]["doc_id"] == "pmid:22"
+    )
     assert quoted(one["support"]) == ["Article 11 found something."]
     assert quoted(one["oracle"]) == ["The study reports: Finding b of one."]
     wrong = {"The study reports: Finding a of one.", "The study reports: Finding c of one."}
@@ -115,9 +129,18 @@ def test_every_development_task_with_a_deciding_article_has_all_doses(shipped):
 def test_no_state_names_a_family_a_label_or_the_target_and_nothing_is_redacted(shipped):
     tasks, built = shipped
     for trajectory in built:
-        target = next(c["text"] for c in tasks[trajectory.task_id]["candidates"] if c["candidate_id"] == tasks[trajectory.task_id]["target"])
+        target = next(
+            c["text"]
+            for c in tasks[trajectory.task_id]["candidates"]
+            if c["candidate_id"] == tasks[trajectory.task_id]["target"]
+        )
         for dose, text in zip(doses(trajectory), projected_states(trajectory), strict=True):
-            assert trajectory.task_id not in text and "answer-" not in text and FALLBACK not in text and REDACTED not in text
+            assert (
+                trajectory.task_id not in text
+                and "answer-" not in text
+                and FALLBACK not in text
+                and REDACTED not in text
+            )
             assert (target in text) == (dose == "oracle")
 
 
