@@ -1,10 +1,11 @@
 """Wordings: the same blocks in other words, and the support readout in every wording.
 
-A wording is a dict: template to blocks, block to text; ``<name>`` marks a field. :data:`BLOCKS` says which blocks a prompt has
-and in which order, for every wording alike, so that the views, the aliases, the authority policies and what a layout changes
-are the same and every contrast exists under each wording. ``paper`` is Appendix C as ``prompts.py`` holds it; ``plain`` says the
-same in few short sentences. What no paper prints is the support readout: it shows one candidate as a statement and asks
-whether it is supported. Without other candidates there are no letters, so there is no layout.
+A wording is a dict: template to blocks, block to text; ``<name>`` marks a field. :data:`BLOCKS` says which blocks a
+prompt has and in which order, for every wording alike, so that the views, the aliases, the authority policies and
+what a layout changes are the same and every contrast exists under each wording. ``paper`` is Appendix C as
+``prompts.py`` holds it; ``plain`` says the same in few short sentences. What no paper prints is the support readout:
+it shows one candidate as a statement and asks whether it is supported. Without other candidates there are no letters,
+so there is no layout.
 """
 
 import re
@@ -40,8 +41,8 @@ PAPER = {
     "direct": {
         "instruction": prompts.DIRECT_INSTRUCTION,
         "instruction support": (
-            f"{prompts.DIRECT_INSTRUCTION.split(' If the evidence block only')[0]} If the evidence block only restates the "
-            "question or contains workflow metadata without factual evidence, the only supported statement is that of "
+            f"{prompts.DIRECT_INSTRUCTION.split(' If the evidence block only')[0]} If the evidence block only restates "
+            "the question or contains workflow metadata without factual evidence, the only supported statement is that of "
             "insufficient evidence. Compare the evidence against the statement before answering."
         ),
         "state": prompts.EVIDENCE_BLOCK,
@@ -63,7 +64,8 @@ PAPER = {
         "joint": "Output exactly one uppercase option label.",
         "statement": _ONE,
         "support": (
-            f"Output Yes if the evidence block and rationale buffer support this statement; otherwise output No. {_EXACTLY}"
+            "Output Yes if the evidence block and rationale buffer support this statement; otherwise output No. "
+            f"{_EXACTLY}"
         ),
     },
     "matched": {
