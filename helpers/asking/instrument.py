@@ -1,7 +1,7 @@
 """Record known-answer states: what tells whether an evaluator can answer.
 
-``python -m helpers.asking.instrument --stack qwen-1.5b --first 24`` generates the missing views of the known-answer states and
-asks what is not recorded; stop it and go on at any time with the same command.
+``python -m helpers.asking.instrument --stack qwen-1.5b --first 24`` generates the missing views of the known-answer
+states and asks what is not recorded; stop it and go on at any time with the same command.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PARTS_VIEWS = {"matched_plain": "plain", "matched_paper": "paper", "buffered": "
 
 
 def known_answer_study(data=ROOT / "data", views=VIEWS, first=None):
-    """The development tasks with their known-answer trajectories, the first so many of them, and the views frozen for them."""
+    """The development tasks with the first so many of their known-answer trajectories and the views frozen for them."""
     tasks = load_tasks(Path(data) / "tasks.jsonl")[DEVELOPMENT]
     trajectories = known_answers(tasks, load_library(Path(data) / "library.jsonl"))[:first]
     by_id = {task["task_id"]: task for task in tasks}

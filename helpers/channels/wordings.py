@@ -42,8 +42,8 @@ PAPER = {
         "instruction": prompts.DIRECT_INSTRUCTION,
         "instruction support": (
             f"{prompts.DIRECT_INSTRUCTION.split(' If the evidence block only')[0]} If the evidence block only restates "
-            "the question or contains workflow metadata without factual evidence, the only supported statement is that of "
-            "insufficient evidence. Compare the evidence against the statement before answering."
+            "the question or contains workflow metadata without factual evidence, the only supported statement is that "
+            "of insufficient evidence. Compare the evidence against the statement before answering."
         ),
         "state": prompts.EVIDENCE_BLOCK,
         **_SPLIT,
@@ -122,7 +122,9 @@ PLAIN = {
     },
     "buffered": {
         "instruction": f"Read the evidence and the notes on it. {_ONLY.format('they say: no')} {_DATA}",
-        "policy evidence-primary": "The evidence decides; the notes only advise. If they conflict, follow the evidence.",
+        "policy evidence-primary": (
+            "The evidence decides; the notes only advise. If they conflict, follow the evidence."
+        ),
         "state": _EVIDENCE,
         "question": _QUESTION,
         "manifest": "",  # the mapping lists the statements
@@ -153,13 +155,13 @@ PLAIN = {
     },
     "generator": {
         "clause": (
-            "Use only what the evidence says: no outside knowledge, and not the wording of the question or the statements. Where "
-            "it says nothing for or against a statement, write that this is missing."
+            "Use only what the evidence says: no outside knowledge, and not the wording of the question or the statements. "
+            "Where it says nothing for or against a statement, write that this is missing."
         ),
         "instruction": (
-            "Make short notes on the evidence. Which statements does it support, which does it contradict, what is missing, "
-            "what is unclear? Name statements by their id. Do not use letters for them, do not mention answer keys or scores, "
-            "and do not choose an answer."
+            "Make short notes on the evidence. Which statements does it support, which does it contradict, what is "
+            "missing, what is unclear? Name statements by their id. Do not use letters for them, do not mention answer "
+            "keys or scores, and do not choose an answer."
         ),
         "state": _EVIDENCE,
         "question": _QUESTION,

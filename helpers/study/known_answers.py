@@ -11,9 +11,9 @@ One trajectory a task; its states are doses of evidence, each built by rule from
 ``counter``   the same sentence with the finding of a wrong concrete candidate
 ============  ==========================================================================
 
-States have the fields of a traced workflow's (``question``, ``plan``, ``artifacts``, ``evidence``, …), so that prompts look
-like those of the study. A dose that cannot be built is left out: ``support`` without an article, ``other`` where no other
-task of the family has one, ``counter`` without a wrong concrete candidate.
+States have the fields of a traced workflow's (``question``, ``plan``, ``artifacts``, ``evidence``, …), so that prompts
+look like those of the study. A dose that cannot be built is left out: ``support`` without an article, ``other`` where no
+other task of the family has one, ``counter`` without a wrong concrete candidate.
 """
 
 import hashlib
