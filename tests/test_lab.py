@@ -10,13 +10,12 @@ import pytest
 
 from helpers.channels.sections import Evaluators, section
 from helpers.channels.stacks import StackError
-from helpers.lab import Lab, setting_of
+from helpers.lab import _RUN, Lab, setting_of
 from helpers.reporting import manifest
 from helpers.reporting.params import ROOT, ParameterError
 from tests.rehearsal.reports import all_at_once, all_ran, code_cells, recorded_study, temporary_profile
 from tests.small_project import contents
 
-RUN = "ASV_RUN"  # what `make` hands to a kernel
 NOTEBOOK = "03_retrieval_face"
 WHERE = "print(lab.output, '|', lab.stack.name, '|', len(lab.study.trajectories), '|', lab.draws(['a', 'b']).draws)"
 SAVE = "import pandas; lab.save(pandas.DataFrame({'a': [len(lab.study.trajectories)]}), '03_saved')"
@@ -133,7 +132,7 @@ def test_a_value_that_the_cell_does_not_declare_is_refused(opened):
 
 
 def test_a_run_under_make_writes_where_it_is_told_with_the_settings_of_the_command_line(opened, place, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv(RUN, json.dumps({"settings": {"SEED": 3, "LEVEL": 0.5}, "folder": str(tmp_path)}))
+    monkeypatch.setenv(_RUN, json.dumps({"settings": {"SEED": 3, "LEVEL": 0.5}, "folder": str(tmp_path)}))
     lab = opened(first=1)
     assert lab.output == tmp_path and (lab.settings.SEED, lab.settings.LEVEL) == (3, 0.5) and capsys.readouterr().out == ""
     assert opened("inspect_transition").output == tmp_path / "tools"
@@ -206,4 +205,4 @@ def test_a_command_works_on_the_same_study_and_shows_nothing(place):
     assert len(setting.study.trajectories) == 1 and setting.recordings == folder / "recordings"
     assert setting.waves == (0,) and setting_of("paper", 1).waves == (0, 1, 2, 3)
     assert (contents(folder / "out") if (folder / "out").exists() else {}) == before
-    assert RUN not in os.environ
+    assert _RUN not in os.environ

@@ -21,7 +21,7 @@ CLIENTS = ("openai", "httpx", "httpx2")
 
 LONGEST_FILE, LONGEST_CELL, LONGEST_PARAMETERS, MEDIAN_CELL = 350, 40, 10, 10  # lines
 # Not there yet; each is lowered as the code gets there, and never raised.
-MOST_LINES = 8_050  # of all helpers; wanted: 6,000
+MOST_LINES = 8_030  # of all helpers; wanted: 6,000
 MOST_UNUSED = 42  # public names that nobody outside of their file uses; wanted: 20
 LONGEST_LINE = 152  # characters; wanted: 120
 LONGEST_SETUP = 16  # filled lines of the cell that opens the lab; wanted: 12
