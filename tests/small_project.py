@@ -49,7 +49,7 @@ def copy_project(folder):
 
 def run(folder, *command, timeout=300, **environment):
     """A finished command in the copy, without what an outer make, kernel or environment would hand down."""
-    dropped = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "SET", "NB", "PROFILE", "WITHOUT", "N", "PUBMEDQA", "ASV_RUN")
+    dropped = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "SET", "NB", "PROFILE", "WITHOUT", "N", "PUBMEDQA", "PY", "ASV_RUN")
     kept = {k: v for k, v in os.environ.items() if k not in dropped}
     environment = {**kept, "PYTHONPATH": str(folder), **environment}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
